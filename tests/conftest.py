@@ -1,0 +1,40 @@
+"""What all tests share."""
+
+from collections.abc import Callable, Iterator
+
+import jaxtyping
+import pytest
+import torch
+
+
+@pytest.fixture(autouse=True)
+def fixed_seed() -> None:
+    torch.manual_seed(20)
+
+
+@pytest.fixture
+def double() -> Iterator[None]:
+    """Let new tensors and parts hold float64, so that equal means equal to rounding."""
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
+@pytest.fixture
+def as_a_reader() -> Iterator[None]:
+    """Switch the shape checker of the tests off: a reader meets our own errors, not its."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)
+
+
+@pytest.fixture
+def caught() -> Callable[..., None]:
+    """Return a function that fails unless the proof rejects every planted mistake."""
+
+    def check(proof: Callable[..., None], *mistakes: object) -> None:
+        for mistake in mistakes:
+            with pytest.raises(AssertionError):
+                proof(mistake)
+
+    return check
