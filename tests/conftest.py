@@ -5,6 +5,11 @@ from collections.abc import Callable, Iterator
 import jaxtyping
 import pytest
 import torch
+from hypothesis import settings
+
+# The same examples in every run, and no deadline: a reader's machine may be slow.
+settings.register_profile("book", deadline=None, derandomize=True)
+settings.load_profile("book")
 
 
 @pytest.fixture(autouse=True)
