@@ -1,0 +1,132 @@
+"""Keep a trained model in one file: its weights and its config, and nothing that can run."""
+
+import json
+import os
+import secrets
+from dataclasses import asdict, fields
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save as serialise
+from torch import Tensor
+
+from transformer_block.config import ModelConfig
+from transformer_block.language_model import LanguageModel
+
+FORMAT = "transformer_block"
+VERSION = "1"  # to be raised when a field or a parameter's name changes its meaning
+
+
+def save(model: LanguageModel, path: str | os.PathLike[str]) -> None:
+    """Write weights and config to one safetensors file, whole or not at all.
+
+    The config stands as JSON in the file's metadata. A tied W_LM is E and is written once. The
+    file is written beside its place and then moved there, so a crash leaves the old one intact.
+
+    Raises:
+        ValueError: if the parameters are not all of one dtype.
+        OSError: if the folder does not exist or cannot be written.
+    """
+    path = Path(path)
+    tensors = _stored(model)
+    if len(dtypes := {tensor.dtype for tensor in tensors.values()}) > 1:
+        raise ValueError(
+            f"a file holds one dtype, but the parameters have {sorted(map(str, dtypes))}; "
+            "convert first, as in model.float()"
+        )
+    metadata = {
+        "format": FORMAT,
+        "version": VERSION,
+        "config": json.dumps(asdict(model.config), sort_keys=True),
+    }
+    if not path.parent.is_dir():
+        raise FileNotFoundError(f"there is no folder {path.parent} to write {path.name} into")
+    draft = path.with_name(f"{path.name}.{secrets.token_hex(8)}.part")
+    try:
+        draft.write_bytes(serialise(tensors, metadata))
+        draft.replace(path)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def load(path: str | os.PathLike[str]) -> LanguageModel:
+    """Build the model a file describes and fill in its weights, every one and no other.
+
+    The model stands on the CPU and has the dtype of the file. The global random state is left
+    alone. Nothing in the file is executed.
+
+    Raises:
+        FileNotFoundError: if there is no such file.
+        ValueError: if it is not one of `save`'s files, or its config and weights do not fit.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise FileNotFoundError(f"there is no checkpoint at {path}; save(model, path) writes one")
+    try:
+        with safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
+    except SafetensorError as error:
+        raise ValueError(
+            f"{path} is not a safetensors file, or is cut short ({error}); write it again with save"
+        ) from error
+    config = _config(path, metadata)
+    with torch.random.fork_rng(devices=[]):  # the first weights are drawn only to be replaced
+        model = LanguageModel(config)
+    wanted = {name: tuple(tensor.shape) for name, tensor in _stored(model).items()}
+    found = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+    if wanted != found:
+        raise ValueError(f"{path} does not fit its config: {_difference(wanted, found)}")
+    dtypes = {tensor.dtype for tensor in tensors.values()}
+    dtype = dtypes.pop()
+    if dtypes or not dtype.is_floating_point:
+        raise ValueError(
+            f"{path} does not fit its config: a model has one floating-point dtype, "
+            f"not {sorted(map(str, {dtype, *dtypes}))}"
+        )
+    model.to(dtype)
+    # Not strict only for a tied W_LM, which is E; the names were compared above.
+    model.load_state_dict(tensors, strict=not config.tie_weights)
+    return model
+
+
+def _stored(model: LanguageModel) -> dict[str, Tensor]:
+    tensors = {name: t.detach().contiguous() for name, t in model.state_dict().items()}
+    if model.config.tie_weights:
+        del tensors["W_LM.weight"]
+    return tensors
+
+
+def _config(path: Path, metadata: dict[str, str]) -> ModelConfig:
+    if metadata.get("format") != FORMAT or metadata.get("version") != VERSION:
+        raise ValueError(
+            f"{path} is a safetensors file, but of format {metadata.get('format')!r} version "
+            f"{metadata.get('version')!r}, not {FORMAT!r} version {VERSION!r}"
+        )
+    try:
+        values = json.loads(metadata["config"])
+    except (KeyError, json.JSONDecodeError) as error:
+        raise ValueError(f"{path} holds no config that can be read ({error!r})") from error
+    known = {field.name for field in fields(ModelConfig)}
+    if not isinstance(values, dict) or values.keys() != known:
+        given = set(values) if isinstance(values, dict) else set()
+        raise ValueError(
+            f"the config in {path} has unknown fields {sorted(given - known)} and lacks "
+            f"{sorted(known - given)}; was it written by another version of this package?"
+        )
+    return ModelConfig(**values)
+
+
+def _difference(
+    wanted: dict[str, tuple[int, ...]], found: dict[str, tuple[int, ...]], show: int = 3
+) -> str:
+    lines = [f"{name} is missing" for name in wanted.keys() - found.keys()]
+    lines += [f"{name} is unknown" for name in found.keys() - wanted.keys()]
+    lines += [
+        f"{name} is {list(found[name])}, not {list(wanted[name])}"
+        for name in wanted.keys() & found.keys()
+        if wanted[name] != found[name]
+    ]
+    more = f"; and {len(lines) - show} more" if len(lines) > show else ""
+    return "; ".join(sorted(lines)[:show]) + more
