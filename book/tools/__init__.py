@@ -1,0 +1,1 @@
+"""The commands behind the Makefile: browser assets, execution, publishing."""
