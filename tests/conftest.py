@@ -12,6 +12,14 @@ settings.register_profile("book", deadline=None, derandomize=True)
 settings.load_profile("book")
 
 
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say loudly, under all results, when no browser was there to open the pages."""
+    skipped = terminalreporter.stats.get("skipped", [])
+    for said in {str(r.longrepr[2]) for r in skipped if "NO CHROMIUM" in str(r.longrepr)}:
+        terminalreporter.section("THE BOOK'S PAGES WERE NOT TESTED", red=True)
+        terminalreporter.line(said)
+
+
 @pytest.fixture(autouse=True)
 def fixed_seed() -> None:
     torch.manual_seed(20)
