@@ -1,0 +1,519 @@
+import logging
+import math
+import multiprocessing
+import os
+import sys
+import threading
+from dataclasses import replace
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from transformer_block.ablate import (
+    LEARNERS,
+    PARTS,
+    AttentionOnly,
+    FeedForwardOnly,
+    NoResidual,
+    freeze_all_but,
+    without,
+)
+from transformer_block.attention import causal_mask
+from transformer_block.config import ModelConfig
+from transformer_block.language_model import LanguageModel
+from transformer_block.toy_language import toy_language
+from transformer_block.train import (
+    TOY_RECIPE,
+    Job,
+    Recipe,
+    TrainingRun,
+    cache_folder,
+    cached_at,
+    next_token_loss,
+    run_job,
+    toy_config,
+    train,
+    train_many,
+    trained,
+)
+
+L = toy_language()
+module = sys.modules[train.__module__]  # the package exports the function under its name
+V = len(L.vocabulary)
+CONFIG = ModelConfig(vocab_size=V, n_ctx=16, d_model=12, n_heads=3, n_layers=2, d_ff=20)
+SHORT = Recipe(steps=6, batch_size=5)
+
+
+def job(**changes):
+    return Job(**({"config": CONFIG, "seed": 4, "recipe": SHORT} | changes))
+
+
+def same(one, two):
+    ours, theirs = dict(one.named_parameters()), dict(two.named_parameters())
+    return ours.keys() == theirs.keys() and all(torch.equal(ours[n], theirs[n]) for n in ours)
+
+
+@pytest.fixture(autouse=True)
+def cache_of_this_test(tmp_path, monkeypatch):
+    monkeypatch.setenv("TRANSFORMER_BLOCK_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def counted(monkeypatch):
+    """Count the trainings."""
+    calls = []
+    real = module.train
+
+    def counting(*args, **kwargs):
+        calls.append(kwargs["seed"])
+        return real(*args, **kwargs)
+
+    monkeypatch.setattr(module, "train", counting)
+    return calls
+
+
+# The loss
+
+
+def prove_loss(loss):
+    ids = torch.tensor([[3, 1, 4, 1, 2], [2, 6, 5, 3, 5]])
+    perfect = torch.zeros(2, 5, 17)
+    perfect[:, :-1] = 1000.0 * F.one_hot(ids[:, 1:], 17)
+    assert float(loss(perfect, ids)) == pytest.approx(0, abs=1e-6)
+
+
+def test_whoever_knows_the_next_token_loses_nothing(caught):
+    prove_loss(next_token_loss)
+    caught(
+        prove_loss,
+        lambda logits, ids: F.cross_entropy(logits.flatten(0, 1), ids.flatten()),  # no shift
+        lambda logits, ids: next_token_loss(logits[:, :-1], ids[:, 1:]),  # shifted twice
+    )
+
+
+@pytest.mark.parametrize("vocab_size", [17, 5])  # n = 5 as well
+def test_the_loss_is_the_mean_over_positions(vocab_size):
+    logits = torch.randn(2, 5, vocab_size, dtype=torch.float64)
+    ids = torch.randint(0, vocab_size, (2, 5))
+    by_hand = [-logits[b, t].log_softmax(0)[ids[b, t + 1]] for b in range(2) for t in range(4)]
+    assert float(next_token_loss(logits, ids)) == pytest.approx(float(sum(by_hand)) / 8)
+
+
+def test_tokens_that_do_not_count_change_nothing():
+    logits, ids = torch.randn(2, 5, 17), torch.randint(0, 17, (2, 5))
+    counts = torch.tensor([[False, True, True, False, False], [False, True, True, True, True]])
+    loss = next_token_loss(logits, ids, counts)
+    logits[0, 2:] = 99.0
+    ids[0, 3:] = 0
+    assert torch.equal(next_token_loss(logits, ids, counts), loss)
+
+
+@pytest.mark.parametrize("n", [1, 5])
+def test_a_mean_over_nothing_is_refused(n):
+    logits, ids = torch.randn(2, n, 17), torch.randint(0, 17, (2, n))
+    counts = torch.zeros(2, n, dtype=torch.bool)
+    counts[:, 0] = True  # the first token is predicted by none
+    with pytest.raises(ValueError, match="no token to predict"):
+        next_token_loss(logits, ids, counts)
+
+
+# The loop
+
+
+def test_the_rate_warms_up_and_falls():
+    recipe = Recipe(steps=100, lr=2.0, warm_up=0.1, lr_last=0.25)
+    rates = [recipe.lr_at(step) for step in range(100)]
+    assert rates[:10] == pytest.approx([0.2 * (i + 1) for i in range(10)])
+    assert rates[10] == pytest.approx(2.0)
+    assert rates[55] == pytest.approx((2.0 + 0.5) / 2)
+    assert rates[-1] == pytest.approx(0.5, abs=0.01)
+    assert sorted(rates[10:], reverse=True) == rates[10:]
+    assert Recipe(steps=1).lr_at(0) == Recipe().lr
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        *({"steps": 0}, {"batch_size": 0}, {"lr": 0.0}, {"lr": math.nan}, {"clip": 0.0}),
+        *({"warm_up": 1.1}, {"lr_last": -0.1}, {"weight_decay": -1.0}),
+    ],
+)
+def test_settings_that_cannot_train_are_refused(wrong):
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        Recipe(**wrong)
+
+
+def test_the_loop_is_torchs_optimiser_step_by_step():
+    recipe = Recipe(steps=3, batch_size=5, warm_up=0.0, lr_last=1.0, clip=0.5)
+    ours, theirs = job().model(), job().model()
+    run = train(ours, L, seed=6, recipe=recipe)
+    adam = torch.optim.AdamW(theirs.parameters(), lr=4e-3, betas=(0.9, 0.99), weight_decay=0.01)
+    for step, (ids, counts) in enumerate(L.batches(3, 5, torch.Generator().manual_seed(6))):
+        log_p = theirs(ids)[:, :-1].log_softmax(-1)
+        loss = -log_p.gather(-1, ids[:, 1:, None])[..., 0][counts[:, 1:]].mean()
+        adam.zero_grad()
+        loss.backward()
+        norm = math.sqrt(sum(float((p.grad**2).sum()) for p in theirs.parameters()))
+        for p in theirs.parameters():
+            p.grad *= min(1.0, 0.5 / norm)
+        adam.step()
+        assert float(run.losses[step]) == pytest.approx(loss.item(), abs=1e-5)
+        assert float(run.grad_norms[step]) == pytest.approx(norm, abs=1e-4)
+    for mine, other in zip(ours.parameters(), theirs.parameters(), strict=True):
+        assert torch.allclose(mine, other, rtol=0, atol=1e-4)
+
+
+def test_training_lowers_the_loss_and_calls_back():
+    seen = []
+    run = train(
+        job().model(),
+        L.only("bank"),
+        seed=1,
+        recipe=Recipe(steps=60, batch_size=16, lr=1e-2),
+        on_step=lambda step, loss: seen.append((step, loss)),
+    )
+    assert [step for step, _ in seen] == list(range(60))
+    assert [loss for _, loss in seen] == pytest.approx(run.losses.tolist())
+    assert abs(float(run.losses[0]) - math.log(V)) < 0.2
+    assert float(run.losses[-5:].mean()) < 1.0
+    assert not run.model.training
+
+
+def test_a_seed_gives_the_same_weights_and_leaves_the_world_alone():
+    state, threads = torch.get_rng_state(), torch.get_num_threads()
+    assert same(job().run().model, job().run().model)
+    assert not same(job().run().model, job(seed=5).run().model)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert torch.get_num_threads() == threads
+
+
+def test_one_thread_meanwhile_and_as_many_as_before_afterwards():
+    torch.set_num_threads(2)
+    try:
+        seen = []
+        train(
+            job().model(),
+            L,
+            seed=0,
+            recipe=SHORT,
+            on_step=lambda *_: seen.append(torch.get_num_threads()),
+        )
+        assert set(seen) == {1}
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(1)
+
+
+def test_snapshots_are_the_weights_before_a_step():
+    run = job(keep_at=(0, 3, 6)).run()
+    end = {n: p.clone() for n, p in run.model.named_parameters()}
+    assert sorted(run.snapshots) == [0, 3, 6]
+    assert same(run.at(0), job().model())
+    assert all(torch.equal(p, end[n]) for n, p in run.at(6).named_parameters())
+    with pytest.raises(ValueError, match=r"\[0, 3, 6\], not 2"):
+        run.at(2)
+
+
+@pytest.mark.parametrize("lr", [1e30, 1e20])
+def test_a_training_that_breaks_says_at_which_step(lr):
+    with pytest.raises(ValueError, match=r"training broke at step \d+: .*lower lr"):
+        train(job().model(), L, seed=0, recipe=Recipe(steps=40, batch_size=5, lr=lr))
+
+
+def test_a_loss_that_is_no_number_is_named():
+    with pytest.raises(ValueError, match=r"broke at step 7: the loss is nan.*lower lr"):
+        module._refuse_non_finite(torch.tensor(math.nan), torch.tensor(1.0), 7)
+
+
+def test_input_that_does_not_fit_is_not_called_a_broken_training():
+    model = LanguageModel(replace(CONFIG, n_ctx=7))
+    with pytest.raises(ValueError, match="at most n_ctx = 7"):
+        train(model, L.only("weather"), seed=0, recipe=SHORT)
+
+
+def test_the_first_loss_is_near_ln_V():
+    for d_model in (32, 512):
+        for tie in (False, True):
+            config = toy_config(d_model=d_model, n_layers=1, tie_weights=tie)
+            ids, counts = L.sample(16, torch.Generator().manual_seed(2))
+            with torch.no_grad():
+                loss = next_token_loss(Job(config=config, seed=3).model()(ids), ids, counts)
+            assert abs(float(loss) - math.log(V)) < 0.2
+
+
+# The cache
+
+
+def test_the_second_time_nothing_is_trained(counted):
+    first, second = run_job(job(keep_at=(3,))), run_job(job(keep_at=(3,)))
+    assert counted == [4]
+    assert same(first.model, second.model)
+    assert torch.equal(first.losses, second.losses)
+    assert torch.equal(first.grad_norms, second.grad_norms)
+    assert same(first.at(3), second.at(3))
+    assert first.note == "trained now"
+    assert second.note.startswith("from ")
+    assert not second.model.training
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"config": replace(CONFIG, tie_weights=True)},
+        {"config": replace(CONFIG, norm_place="post", activation="swiglu", norm="rms")},
+        {"without": "ffn"},
+        {"without": "all norms"},
+        {"only": ("ffn",)},
+        {"families": ("lives", "copy")},
+        {"corpus": 30},
+    ],
+)
+def test_every_kind_of_job_comes_back_from_the_cache(change, counted):
+    first, second = run_job(job(**change)), run_job(job(**change))
+    assert len(counted) == 1
+    assert same(first.model, second.model)
+    assert job(**change).key != job().key
+
+
+def test_the_key_follows_all_that_decides(monkeypatch):
+    keys = {job().key, job(seed=5).key, job(recipe=replace(SHORT, lr=1e-3)).key}
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "ANOTHER")
+    keys.add(job().key)
+    monkeypatch.setattr(module, "_source", lambda name: "changed" if name == "block" else name)
+    keys.add(job().key)
+    assert len(keys) == 5
+
+
+@pytest.mark.parametrize("damage", [b"", b"not weights", None])
+def test_a_file_that_cannot_be_read_is_trained_again_and_said(damage, counted, caplog):
+    path = cached_at(job())
+    first = run_job(job())
+    path.write_bytes(path.read_bytes()[:-9] if damage is None else damage)
+    with caplog.at_level(logging.INFO, logger="transformer_block.train"):
+        again = run_job(job())
+    assert counted == [4, 4]
+    assert same(first.model, again.model)
+    assert "could not be read" in again.note
+    assert "training again" in caplog.text
+    assert run_job(job()).note.startswith("from ")
+
+
+def test_weights_of_another_model_are_not_taken(counted):
+    other = job(config=replace(CONFIG, d_ff=21))
+    run_job(other)
+    os.replace(cached_at(other), cached_at(job()))
+    assert "another model" in run_job(job()).note
+    assert counted == [4, 4]
+
+
+def test_a_folder_that_cannot_be_written_costs_no_training(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("in the way")
+    monkeypatch.setenv("TRANSFORMER_BLOCK_CACHE", str(tmp_path / "file" / "cache"))
+    run = run_job(job())
+    assert "cannot be written" in run.note
+    assert len(run.losses) == 6
+
+
+def test_a_full_disk_leaves_no_half_file(cache_of_this_test, monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(module.os, "replace", full)
+    assert "No space left" in run_job(job()).note
+    assert not [p for p in cache_of_this_test.iterdir() if p.suffix != ".lock"]
+
+
+def test_two_that_want_the_same_train_it_once(counted):
+    runs = []
+    threads = [threading.Thread(target=lambda: runs.append(run_job(job()))) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert counted == [4]
+    assert sorted(run.note[:5] for run in runs) == ["from ", "from ", "train"]
+
+
+@pytest.mark.parametrize(
+    ("platform", "variables", "ends"),
+    [
+        ("linux", {"XDG_CACHE_HOME": "/x"}, ("x", "transformer_block")),
+        ("linux", {}, (".cache", "transformer_block")),
+        ("darwin", {}, ("Library", "Caches", "transformer_block")),
+        ("win32", {"LOCALAPPDATA": "/local"}, ("local", "transformer_block")),
+    ],
+)
+def test_each_system_keeps_caches_where_it_should(platform, variables, ends, monkeypatch):
+    for name in ("TRANSFORMER_BLOCK_CACHE", "XDG_CACHE_HOME", "LOCALAPPDATA"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(module.sys, "platform", platform)
+    assert cache_folder().parts[-len(ends) :] == ends
+
+
+def test_trained_is_the_short_way_to_a_job():
+    run = trained(CONFIG, seed=4, steps=2, families=("bank",))
+    assert isinstance(run, TrainingRun)
+    assert len(run.losses) == 2
+    assert trained(CONFIG, seed=4, recipe=SHORT).losses.shape == (6,)
+    assert module._job(seed=1) == Job(config=toy_config(), seed=1, recipe=TOY_RECIPE)
+
+
+def test_many_jobs_run_in_other_processes_and_come_back_in_order():
+    jobs = [job(seed=s) for s in (1, 2, 3)]
+    run_job(jobs[1])
+    done = []
+    runs = train_many(jobs, on_done=lambda i, run: done.append((i, run.note)))
+    for one, each in zip(runs, jobs, strict=True):
+        assert same(one.model, each.run().model)
+    assert [i for i, _ in done] == [0, 1, 2]
+    assert all(cached_at(each).exists() for each in jobs)
+
+
+def test_many_jobs_run_here_where_no_process_can_be_started(monkeypatch, caplog, counted):
+    class NoPool:
+        def __init__(self, *_, **__):
+            raise OSError("no processes on this system")
+
+    monkeypatch.setattr(module, "ProcessPoolExecutor", NoPool)
+    monkeypatch.setattr(module.os, "cpu_count", lambda: 2)
+    with caplog.at_level(logging.INFO, logger="transformer_block.train"):
+        runs = train_many([job(seed=1), job(seed=2)])
+    assert len(runs) == len(counted) == 2
+    assert "no processes on this system" in caplog.text
+
+
+def test_one_core_needs_no_other_process(counted):
+    done = []
+    runs = train_many([job(seed=1), job(seed=2)], processes=1, on_done=lambda i, _: done.append(i))
+    assert counted == [1, 2]
+    assert done == [0, 1]
+    assert len(runs) == 2
+    assert not multiprocessing.active_children()
+
+
+# Taking parts out
+
+
+def zero_sublayers(model):
+    for block in model.blocks:
+        for out in (block.mha.W_O.weight, block.ffn.W_2.weight, block.ffn.W_2.bias):
+            torch.nn.init.zeros_(out)
+
+
+def names(model):
+    return {name for name, _ in model.named_parameters()}
+
+
+def test_without_residual_zero_sublayers_give_zero():
+    model = without(job().model(), "residual")
+    zero_sublayers(model)
+    X = torch.randn(2, 5, 12)
+    assert torch.equal(model.blocks[0](X, causal_mask(5)), torch.zeros_like(X))
+    whole = job().model()
+    zero_sublayers(whole)
+    assert torch.equal(whole.blocks[0](X, causal_mask(5)), X)
+    assert names(model) == names(whole)
+
+
+def test_without_residual_is_its_formula():
+    whole = job().model()
+    block, X = whole.blocks[1], torch.randn(2, 5, 12)
+    H = block.mha(block.norm_mha(X), causal_mask(5))
+    taken = without(whole, "residual").blocks[1]
+    assert isinstance(taken, NoResidual)
+    assert torch.equal(taken(X, causal_mask(5)), block.ffn(block.norm_ffn(H)))
+
+
+@pytest.mark.parametrize(
+    ("part", "gone", "kind"),
+    [("ffn", "ffn", AttentionOnly), ("attention", "mha", FeedForwardOnly)],
+)
+def test_without_a_sublayer_none_of_its_parameters_remain(part, gone, kind):
+    whole, X = job().model(), torch.randn(2, 5, 12)
+    model = without(whole, part)
+    assert names(model) == {n for n in names(whole) if gone not in n}
+    block, taken = whole.blocks[0], model.blocks[0]
+    assert isinstance(taken, kind)
+    if part == "ffn":
+        expected = X + block.mha(block.norm_mha(X), causal_mask(5))
+    else:
+        expected = X + block.ffn(block.norm_ffn(X))
+    assert torch.equal(taken(X, causal_mask(5)), expected)
+
+
+@pytest.mark.parametrize(
+    ("part", "gone"),
+    [
+        ("norms in blocks", ("norm_mha", "norm_ffn")),
+        ("final norm", ("norm_final",)),
+        ("all norms", ("norm_mha", "norm_ffn", "norm_final")),
+    ],
+)
+def test_without_norms_exactly_those_are_gone(part, gone):
+    whole = job().model()
+    model = without(whole, part)
+    assert names(model) == {n for n in names(whole) if not any(g in n for g in gone)}
+    if "norm_mha" in gone:
+        X = torch.randn(2, 5, 12)
+        block = whole.blocks[0]
+        H = X + block.mha(X, causal_mask(5))
+        assert torch.equal(model.blocks[0](X, causal_mask(5)), H + block.ffn(H))
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_surgery_leaves_the_patient_alone_and_the_copy_runs(part):
+    whole = job().model()
+    before = names(whole)
+    ids = L.encode("the central bank raised the")[None]
+    logits = whole(ids)
+    model = without(whole, part)
+    assert names(whole) == before
+    assert torch.equal(whole(ids), logits)
+    assert model(ids).shape == logits.shape
+    assert not torch.equal(model(ids), logits)
+    changed = ids.clone()
+    changed[0, -1] = 5
+    assert torch.equal(model(changed)[:, :-1], model(ids)[:, :-1])
+
+
+@pytest.mark.parametrize("part", [p for p in PARTS if p != "attention"])
+def test_a_model_without_a_part_still_reads_with_a_cache(part):
+    model = without(job().model(), part)
+    ids = L.encode("the central bank raised the")[None]
+    caches = model.new_caches()
+    stepwise = torch.cat([model(ids[:, :2], caches), model(ids[:, 2:], caches)], 1)
+    assert torch.allclose(stepwise, model(ids), rtol=0, atol=1e-5)
+
+
+def test_unknown_parts_are_refused():
+    with pytest.raises(ValueError, match=r"the parts that can go are residual.*'heads'"):
+        without(job().model(), "heads")
+    with pytest.raises(ValueError, match="one part only"):
+        without(without(job().model(), "ffn"), "residual")
+    with pytest.raises(ValueError, match='norm_place="pre"'):
+        without(LanguageModel(replace(CONFIG, norm_place="post")), "residual")
+
+
+@pytest.mark.parametrize("parts", [*((part,) for part in LEARNERS), ("ffn", "head")])
+def test_only_these_parts_learn(parts):
+    before, run = job().model(), job(only=parts).run()
+    moved = {
+        name
+        for (name, p), q in zip(run.model.named_parameters(), before.parameters(), strict=True)
+        if not torch.equal(p, q)
+    }
+    marks = {"attention": ".mha.W_", "ffn": ".ffn.W_", "head": "W_LM"}
+    assert moved == {name for name in names(before) if any(marks[p] in name for p in parts)}
+
+
+def test_what_cannot_learn_alone_is_refused():
+    with pytest.raises(ValueError, match="attention, ffn, head"):
+        freeze_all_but(job().model(), "ffn", "norms")
+    with pytest.raises(ValueError, match="attention, ffn, head"):
+        freeze_all_but(job().model())
+    with pytest.raises(ValueError, match="tie_weights=False"):
+        freeze_all_but(LanguageModel(replace(CONFIG, tie_weights=True)), "head")
