@@ -101,3 +101,8 @@ def test_bad_input_is_told_clearly(Norm):
         Norm(d_model)(torch.ones(d_model).index_fill(0, torch.tensor([3]), math.inf))
     with pytest.raises(ValueError, match="floating-point"):
         Norm(d_model)(torch.ones(2, d_model, dtype=torch.int))
+
+
+def test_large_but_finite_numbers_pass():
+    X = torch.full((3, d_model), 3e38)
+    assert LayerNorm(d_model)(X).isfinite().all()

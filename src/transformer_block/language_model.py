@@ -95,10 +95,10 @@ def initialise(model: nn.Module) -> None:
     | γ, β of every norm        | 1, 0                                             |
     | E, P                      | normal, standard deviation 0.1                   |
     | W_LM                      | normal, standard deviation 1/d_model             |
-    | E = W_LM tied, and P      | normal, standard deviation 1/d_model             |
+    | E and W_LM in one (tied)  | normal, standard deviation 0.4/√d_model          |
 
     The last norm hands W_LM a vector of length √d_model, so the first logits have a standard
-    deviation of about 1/√d_model, and the first loss is close to ln V.
+    deviation of about 1/√d_model (tied: 0.4), and the first loss is close to ln V.
     """
     for module in model.modules():
         if isinstance(module, nn.Linear):
@@ -108,8 +108,9 @@ def initialise(model: nn.Module) -> None:
                 parameter.fill_(start)
     for module in model.modules():
         if isinstance(module, LanguageModel):
-            tied = module.W_LM.weight is module.E.weight
-            head = 1 / module.config.d_model
-            nn.init.normal_(module.W_LM.weight, std=head)
-            nn.init.normal_(module.E.weight, std=head if tied else 0.1)
-            nn.init.normal_(module.P.weight, std=head if tied else 0.1)
+            d_model = module.config.d_model
+            nn.init.normal_(module.P.weight, std=0.1)
+            nn.init.normal_(module.E.weight, std=0.1)
+            nn.init.normal_(module.W_LM.weight, std=1 / d_model)
+            if module.W_LM.weight is module.E.weight:
+                nn.init.normal_(module.E.weight, std=0.4 / d_model**0.5)
