@@ -52,7 +52,7 @@ def test_gradients_are_right(activation, double):
 
 @pytest.mark.usefixtures("as_a_reader")
 def test_bad_input_is_told_clearly():
-    with pytest.raises(ValueError, match="activation must be one of relu, gelu, .*not 'tanh'"):
+    with pytest.raises(ValueError, match=r"activation must be one of relu, gelu, .*not 'tanh'"):
         FeedForward(d_model, d_ff, "tanh")
     for Part in (FeedForward, SwiGLU):
         with pytest.raises(ValueError, match="d_ff must be a whole number of at least 1, not 0"):
