@@ -1,0 +1,216 @@
+"""Execute chapters from their text and store them, with outputs, as notebooks.
+
+`python -m book.tools.execute [names...]` runs chapters/*.md, each in a kernel of its own. Running
+it twice changes no byte: nothing of the time, the machine or a random name is kept.
+"""
+
+import argparse
+import hashlib
+import os
+import re
+import sys
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import jupytext
+import nbformat
+from ipykernel.kernelspec import RESOURCES, get_kernel_dict
+from jupyter_client.kernelspec import KernelSpec, KernelSpecManager
+from jupyter_client.manager import AsyncKernelManager
+from nbclient import NotebookClient
+
+ROOT = Path(__file__).resolve().parents[2]
+CHAPTERS = ROOT / "chapters"
+MADE_FROM = "transformer_block"  # the key in a notebook's metadata that holds its digests
+STATE = "application/vnd.jupyter.widget-state+json"
+VIEW = "application/vnd.jupyter.widget-view+json"
+LONGEST_CELL = 900  # seconds
+
+
+class ChapterError(Exception):
+    """A chapter did not run through."""
+
+
+class _ThisPython(KernelSpecManager):
+    """Runs the kernel with the Python that runs this, whatever is installed for the user."""
+
+    def get_kernel_spec(self, kernel_name: str) -> KernelSpec:
+        return KernelSpec(resource_dir=RESOURCES, **get_kernel_dict())
+
+
+class _Kernel(AsyncKernelManager):
+    """A kernel that the client starts and also stops."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(kernel_spec_manager=_ThisPython(), **settings)
+
+
+def read(text: Path) -> Any:
+    """Read a chapter's text as a notebook without outputs."""
+    notebook = jupytext.read(text, fmt="md:myst")
+    seen: set[str] = set()
+    for cell in notebook.cells:
+        # an id made of the content: a new cell leaves the ids of all others as they were
+        base, again = _hash([cell.cell_type, cell.source])[:8], 0
+        while (name := f"{base}{again or ''}") in seen:
+            again += 1
+        seen.add(name)
+        cell["id"] = name
+    notebook.nbformat, notebook.nbformat_minor = 4, 5
+    notebook.metadata = nbformat.from_dict(  # type: ignore[no-untyped-call]  # nbformat is untyped
+        {
+            "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
+            "language_info": {
+                "file_extension": ".py",
+                "mimetype": "text/x-python",
+                "name": "python",
+                "pygments_lexer": "ipython3",
+            },
+        }
+    )
+    return notebook
+
+
+def digests(notebook: Any, package: Path = ROOT / "src") -> dict[str, str]:
+    """Return what a stored notebook was made from: its code cells' and the package's digest."""
+    code = [cell.source for cell in notebook.cells if cell.cell_type == "code"]
+    sources = sorted(p for p in package.rglob("*") if p.suffix in (".json", ".py", ".svg"))
+    files = [part for p in sources for part in (p.relative_to(package).as_posix(), _text(p))]
+    return {"code": _hash(code), "package": _hash(files)}
+
+
+def _text(path: Path) -> str:
+    return path.read_text("utf-8")  # as text: line ends differ between systems
+
+
+def _hash(parts: Iterable[str]) -> str:
+    total = hashlib.sha256()
+    for part in parts:
+        total.update(f"{len(part)}:{part}".encode())
+    return total.hexdigest()
+
+
+def execute(text: Path) -> Any:
+    """Run a chapter in a fresh kernel and return it with stable outputs.
+
+    Raises:
+        ChapterError: a cell raised, or wrote to stderr; says which chapter and cell.
+    """
+    notebook = read(text)
+    made_from = digests(notebook)
+    client = NotebookClient(
+        notebook,
+        kernel_manager_class=_Kernel,
+        kernel_name="python3",
+        timeout=LONGEST_CELL,
+        record_timing=False,
+        allow_errors=True,  # judged below, with better words
+        force_raise_errors=False,
+        extra_arguments=["--log-level=ERROR"],  # it warns of its own transport, which is local
+        resources={"metadata": {"path": str(text.parent)}},
+    )
+    with client.setup_kernel():
+        for place, cell in enumerate(notebook.cells):
+            if cell.cell_type == "code":
+                client.execute_cell(cell, place)
+                _judge(text.stem, cell)
+        client.set_widgets_metadata()
+    _settle(notebook)
+    notebook.metadata[MADE_FROM] = made_from
+    nbformat.validate(notebook)
+    return notebook
+
+
+def _judge(chapter: str, cell: Any) -> None:
+    """Raise if a cell failed, or wrote to stderr; a warning is an error here."""
+    may_raise = "raises-exception" in cell.metadata.get("tags", [])
+    failed = [out for out in cell.outputs if out.output_type == "error"]
+    if failed and not may_raise:
+        what = f"{failed[0].ename}: {failed[0].evalue}"
+    elif may_raise and not failed:
+        what = "it is tagged raises-exception, but raised nothing"
+    elif said := [out.text for out in cell.outputs if out.get("name") == "stderr"]:
+        what = f"it wrote to stderr: {''.join(said).strip()}"
+    else:
+        return
+    source = "\n".join(f"    {line}" for line in cell.source.splitlines())
+    raise ChapterError(f"{chapter}: this cell failed\n{source}\n  {what}")
+
+
+def _settle(notebook: Any) -> None:
+    """Remove from a run notebook what would differ the next time."""
+    for cell in notebook.cells:
+        cell.metadata.pop("execution", None)
+        for out in cell.get("outputs", []):
+            if out.output_type == "error":
+                # a traceback holds this machine's paths; the last line says it all
+                out.traceback = [f"{out.ename}: {out.evalue}"]
+    models = notebook.metadata.get("widgets", {}).get(STATE, {}).get("state", {})
+    if not models:
+        notebook.metadata.pop("widgets", None)
+        return
+    number = {name: f"{place:032x}" for place, name in enumerate(models, 1)}
+
+    def renumber(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {number.get(key, key): renumber(inner) for key, inner in value.items()}
+        if isinstance(value, list):
+            return [renumber(inner) for inner in value]
+        if isinstance(value, str):
+            bare = value.removeprefix("IPY_MODEL_")
+            return value.replace(bare, number[bare]) if bare in number else value
+        return value
+
+    notebook.metadata.widgets = renumber(notebook.metadata.widgets)
+    for cell in notebook.cells:
+        for out in cell.get("outputs", []):
+            if VIEW in out.get("data", {}):
+                out.data[VIEW] = renumber(out.data[VIEW])
+
+
+def store(notebook: Any, path: Path) -> bool:
+    """Write a notebook in one step and return whether that changed anything."""
+    # models stay in the order in which they were made, so keys are not sorted there by chance
+    data = nbformat.writes(notebook)  # type: ignore[no-untyped-call]  # nbformat is untyped
+    data = data.rstrip("\n") + "\n"
+    if path.exists() and path.read_text("utf-8") == data:
+        return False
+    beside = path.with_suffix(".ipynb.new")
+    beside.write_text(data, "utf-8", newline="\n")
+    os.replace(beside, path)
+    return True
+
+
+def main(names: list[str] | None = None) -> int:
+    """Execute the named chapters, or all; return 1 if one failed."""
+    parser = argparse.ArgumentParser(prog="python -m book.tools.execute", description=__doc__)
+    parser.add_argument("names", nargs="*", help="09, 09-training or chapters/09-training.md")
+    parser.add_argument("--chapters", type=Path, default=CHAPTERS, help="where they are")
+    asked = parser.parse_args(names)
+    texts = sorted(asked.chapters.glob("*.md"))
+    chosen = []
+    for name in asked.names:
+        stem = re.sub(r"\.(md|ipynb)$", "", Path(name).name)
+        found = [t for t in texts if t.stem == stem or t.stem.split("-")[0] == stem]
+        if not found:
+            print(f"no chapter {name!r}; there are: {', '.join(t.stem for t in texts) or 'none'}")
+            return 2
+        chosen += found
+    failures = 0
+    for text in chosen or texts:
+        began = time.monotonic()
+        try:
+            changed = store(execute(text), text.with_suffix(".ipynb"))
+        except ChapterError as failure:
+            failures += 1
+            print(f"{failure}\n  {text.with_suffix('.ipynb').name} was left as it was.", flush=True)
+            continue
+        seconds = time.monotonic() - began
+        print(f"{text.stem}: {seconds:.0f} s, {'stored' if changed else 'unchanged'}", flush=True)
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
