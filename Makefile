@@ -24,7 +24,7 @@ book: $(READY)
 
 test: $(READY)
 	@$(PY) -m book.tools.assets
-	@$(PY) -m pytest
+	@$(PY) -m pytest --cov
 
 lab: $(READY)
 	@$(PY) -m jupyterlab --LabApp.default_url=/lab/tree/chapters
