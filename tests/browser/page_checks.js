@@ -1,0 +1,76 @@
+// What page_checks.py asks inside the page. Each function returns faults in words, or a measure.
+(() => {
+  const CONTROLS = '.widget-slider, .widget-dropdown, [role=slider], select';
+  const WIDGETS = 'script[type="application/vnd.jupyter.widget-view+json"]';
+  const text = e => (e.textContent ?? '').trim().slice(0, 40);
+
+  // Things that stick out sideways and cannot be scrolled to inside their own room.
+  const overflow = () => {
+    const faults = [], root = document.documentElement, width = root.clientWidth;
+    if (root.scrollWidth > width) faults.push(`the page is ${root.scrollWidth} px wide`);
+    const scrolls = e => {
+      for (let p = e.parentElement; p && p !== document.body; p = p.parentElement)
+        if (['auto', 'scroll'].includes(getComputedStyle(p).overflowX)) return true;
+      return false;
+    };
+    for (const e of document.querySelectorAll('main :is(article *, p, pre, table, svg, img)')) {
+      if (e.closest('.katex, [hidden]') || e.parentElement.closest('svg')) continue;
+      const box = e.getBoundingClientRect();
+      if (box.width <= 1 || box.height <= 1) continue; // hidden from the eye on purpose
+      if (getComputedStyle(e).visibility === 'hidden') continue;
+      if ((box.right > width + 1 || box.left < -1) && !scrolls(e))
+        faults.push(`<${e.localName}> ends at ${Math.round(box.right)} px: ${text(e)}`);
+      if (faults.length > 5) break;
+    }
+    return faults;
+  };
+
+  // Pictures of the text without a description, or with a file's path for one.
+  const nameless = () => [...document.querySelectorAll('article :is(img, svg)')].filter(e => {
+    if (e.closest('[aria-hidden="true"], .katex, button') || e.parentElement.closest('svg')) return false;
+    if (e.localName === 'img') return !e.alt || /^(\.\.\/)*_images/.test(e.alt);
+    const named = e.getAttribute('aria-label') || e.getAttribute('aria-labelledby') || e.querySelector(':scope > title');
+    return !named || e.getAttribute('role') !== 'img';
+  }).map(e => `no description: ${e.outerHTML.slice(0, 120)}`);
+
+  // Widgets that show nothing before, or without, their code.
+  const blank = () => [...document.querySelectorAll(WIDGETS)].flatMap((tag, i) => {
+    const still = tag.previousElementSibling;
+    if (!still?.classList.contains('widget-still')) return [`widget ${i + 1} has no still picture`];
+    const shown = still.querySelector('svg, table, p, pre, img');
+    return shown && still.getBoundingClientRect().height > 20 ? [] : [`widget ${i + 1} has an empty still picture`];
+  });
+
+  const barriers = async () => (await axe.run(document, { resultTypes: ['violations'] })).violations
+    .filter(v => ['serious', 'critical'].includes(v.impact))
+    .map(v => `${v.id} (${v.impact}): ` + v.nodes.slice(0, 3)
+      .map(n => `${n.target.join(' ')} ${(n.any[0] ?? n.all[0] ?? n.none[0])?.message ?? ''}`).join('; '));
+
+  // What a widget shows besides its controls.
+  const picture = area => {
+    const copy = area.cloneNode(true);
+    copy.querySelectorAll(CONTROLS).forEach(e => e.remove());
+    return copy.innerHTML;
+  };
+
+  // How many positions a control has, by its own description of itself.
+  const positions = e => e.localName === 'select' ? e.options.length
+    : 1 + Math.round(Number(e.getAttribute('aria-valuemax')) - Number(e.getAttribute('aria-valuemin')));
+
+  // From a key press to the frame that shows the changed picture, in ms, one entry a press.
+  const answers = [];
+  const watch = area => {
+    let pressed = null;
+    answers.length = 0;
+    addEventListener('keydown', e => { pressed = e.timeStamp; }, true);
+    const outside = node => !(node.closest ? node : node.parentElement)?.closest(CONTROLS);
+    new MutationObserver(changes => {
+      if (pressed === null || !changes.some(c => outside(c.target))) return;
+      const since = pressed;
+      pressed = null;
+      requestAnimationFrame(() => answers.push(performance.now() - since));
+    }).observe(area, { childList: true, subtree: true, characterData: true });
+  };
+
+  window.ask = { overflow, nameless, blank, barriers, picture, positions, answers, watch };
+})();
