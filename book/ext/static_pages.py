@@ -1,10 +1,13 @@
 """Pages that stand on their own: a still picture in each widget's place, strict mathematics."""
 
+import functools
 import html
 import json
 import os
 import re
 import shutil
+import time
+from collections.abc import Callable
 from typing import Any
 
 from docutils import nodes
@@ -81,10 +84,21 @@ def no_second_search(_: Sphinx, config: Config) -> None:
     config.html_theme_options.setdefault("navbar_persistent", [])
 
 
+def patient_start(start: Callable[[], Any], tries: int = 20) -> Any:
+    """Start KaTeX's server; on a busy machine its socket exists a moment before it listens."""
+    for _ in range(tries - 1):
+        try:
+            return start()
+        except ConnectionRefusedError:
+            time.sleep(0.1)
+    return start()
+
+
 def setup(app: Sphinx) -> dict[str, bool]:
     """Connect to Sphinx."""
     katex.NODEJS_BINARY = os.environ.get("BOOK_NODE") or shutil.which("node")
     katex.STARTUP_TIMEOUT = katex.RENDER_TIMEOUT = 60.0  # a busy machine is not a broken one
+    katex.KaTeXServer.start = functools.partial(patient_start, katex.KaTeXServer.start)
     katex.KATEX_DEFAULT_OPTIONS.update(throwOnError=True, strict="error")
     app.connect("html-page-context", plain_citations)
     app.connect("config-inited", no_second_search)

@@ -153,19 +153,14 @@ def build(folder: Path) -> Path:
     command += ["-W", "-n", "--keep-going", "-q"]
     environment = {**os.environ, "BOOK_NODE": node_and_npm()[0], "PYTHONHASHSEED": "0"}
     environment.pop("PYTHONWARNINGS", None)
-    # The build's paths are shown as the repository's.
-    done = subprocess.run(
-        command,
-        check=False,
-        cwd=ROOT,
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        encoding="utf-8",
-        errors="replace",
-    )
-    said = done.stdout.replace(f"{source}{os.sep}", "").strip()
+    # A file, not a pipe: a child that outlives the build would hold a pipe open for ever.
+    with (folder / "said.txt").open("w+", encoding="utf-8", errors="replace") as log:
+        done = subprocess.run(
+            command, check=False, cwd=ROOT, env=environment, stdout=log, stderr=log
+        )
+        log.seek(0)
+        # the build's paths are shown as the repository's
+        said = log.read().replace(f"{source}{os.sep}", "").strip()
     if done.returncode:
         print(said, file=sys.stderr)
         kept = f" The last good book is still in {HTML}." if HTML.is_dir() else ""
