@@ -85,9 +85,7 @@ def test_the_future_changes_no_earlier_bit():
     head, X = AttentionHead(d_model, d_head), torch.randn(B, n, d_model)
     changed = X.clone()
     changed[:, 3:] = 7
-    assert torch.equal(
-        head(X, causal_mask(n))[:, :3], head(changed, causal_mask(n))[:, :3]
-    )
+    assert torch.equal(head(X, causal_mask(n))[:, :3], head(changed, causal_mask(n))[:, :3])
     assert not torch.equal(head(X)[:, :3], head(changed)[:, :3])
 
 

@@ -57,9 +57,7 @@ def block_is_torchs(Block, place):
     weights = [block.mha.W_O.weight, block.ffn.W_1.weight, block.norm_ffn.gamma]
     twins = [theirs.self_attn.out_proj.weight, theirs.linear1.weight, theirs.norm2.weight]
     ours_grad = torch.autograd.grad(ours_out, [X, *weights, block.mha.W_K.weight], V)
-    theirs_grad = torch.autograd.grad(
-        theirs_out, [X, *twins, theirs.self_attn.in_proj_weight], V
-    )
+    theirs_grad = torch.autograd.grad(theirs_out, [X, *twins, theirs.self_attn.in_proj_weight], V)
     for ours, other in zip(ours_grad[:-1], theirs_grad[:-1], strict=True):
         torch.testing.assert_close(ours, other)
     torch.testing.assert_close(ours_grad[-1], theirs_grad[-1][d_model : 2 * d_model])

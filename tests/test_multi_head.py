@@ -19,9 +19,7 @@ def by_loop(mha, X, mask):
 
 def by_addends(mha, X, mask):
     """Let each head write through its own strip of W_O."""
-    return sum(
-        head(X, mask) @ W for head, W in zip(mha.heads(), mha.W_O_slices(), strict=True)
-    )
+    return sum(head(X, mask) @ W for head, W in zip(mha.heads(), mha.W_O_slices(), strict=True))
 
 
 def by_torch(mha, X, mask):
