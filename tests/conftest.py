@@ -12,6 +12,12 @@ settings.register_profile("book", deadline=None, derandomize=True)
 settings.load_profile("book")
 
 
+def pytest_collection_modifyitems(config: pytest.Config) -> None:
+    """Keep coverage to the unit tests: nbval would trace the notebooks' kernels as well."""
+    if getattr(config.option, "cov_source", None):
+        config.option.cov_source = []
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Say loudly, under all results, when no browser was there to open the pages."""
     skipped = terminalreporter.stats.get("skipped", [])
