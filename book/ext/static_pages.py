@@ -69,14 +69,20 @@ def add_stills(app: Sphinx, doctree: nodes.document, docname: str) -> None:
             node.children = [nodes.Text(picture + node.astext())]
 
 
-def plain_citations(
+# What others put into the page and a screen reader stumbles over → what stands there instead.
+MENDED = {
+    '<div role="list" class="citation-list">': "<div>",  # its entries are no listitems
+    ' aria-label="Toggle hidden content"': "",  # a folded cell says what it is: its own text
+}
+
+
+def mend(
     _app: Sphinx, _page: str, _template: str, context: dict[str, Any], _doctree: object
 ) -> None:
-    """Take the list role off the references: their entries are no listitems."""
-    if "body" in context:
-        context["body"] = context["body"].replace(
-            '<div role="list" class="citation-list">', "<div>"
-        )
+    """Mend the page's body."""
+    for found, instead in MENDED.items():
+        if "body" in context:
+            context["body"] = context["body"].replace(found, instead)
 
 
 def no_second_search(_: Sphinx, config: Config) -> None:
@@ -100,7 +106,7 @@ def setup(app: Sphinx) -> dict[str, bool]:
     katex.STARTUP_TIMEOUT = katex.RENDER_TIMEOUT = 60.0  # a busy machine is not a broken one
     katex.KaTeXServer.start = functools.partial(patient_start, katex.KaTeXServer.start)
     katex.KATEX_DEFAULT_OPTIONS.update(throwOnError=True, strict="error")
-    app.connect("html-page-context", plain_citations)
+    app.connect("html-page-context", mend)
     app.connect("config-inited", no_second_search)
     app.connect("doctree-resolved", add_stills)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
