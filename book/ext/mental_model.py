@@ -10,20 +10,20 @@ from sphinx.application import Sphinx
 
 from transformer_block.notebook import figures
 
-# part of the drawing → where it leads, and what is said to those who cannot see it
+# part of the drawing → where it leads
 PLACES = {
-    "embedding": ("chapters/00-the-task", "Embedding and positions: chapter 00"),
-    "stack": ("chapters/06-pre-norm-block", "The block: chapter 06"),
-    "residual_mha": ("chapters/03-residual", "First residual: chapter 03"),
-    "norm_mha": ("chapters/04-layernorm", "First norm: chapter 04"),
-    "heads": ("chapters/01-heads", "Heads: chapter 01"),
-    "concat": ("chapters/01-heads", "Concat: chapter 01"),
-    "W_O": ("chapters/02-output-projection", "Output projection: chapter 02"),
-    "residual_ffn": ("chapters/03-residual", "Second residual: chapter 03"),
-    "norm_ffn": ("chapters/04-layernorm", "Second norm: chapter 04"),
-    "ffn": ("chapters/05-ffn", "Feed-forward network: chapter 05"),
-    "norm_final": ("chapters/04-layernorm", "Final norm: chapter 04"),
-    "head": ("chapters/00-the-task", "LM head: chapter 00"),
+    "embedding": "chapters/00-the-task",
+    "stack": "chapters/06-pre-norm-block",
+    "residual_mha": "chapters/03-residual",
+    "norm_mha": "chapters/04-layernorm",
+    "heads": "chapters/01-heads",
+    "concat": "chapters/01-heads",
+    "W_O": "chapters/02-output-projection",
+    "residual_ffn": "chapters/03-residual",
+    "norm_ffn": "chapters/04-layernorm",
+    "ffn": "chapters/05-ffn",
+    "norm_final": "chapters/04-layernorm",
+    "head": "chapters/00-the-task",
 }
 
 
@@ -45,11 +45,11 @@ def draw(app: Sphinx, doctree: nodes.document, docname: str) -> None:
         svg = figures.block().svg
 
         def linked(found: re.Match[str]) -> str:
-            page, said = PLACES.get(found[1], ("", ""))
+            page = PLACES.get(found[1], "")
             if page not in app.env.found_docs:
                 return found[0]
             uri = app.builder.get_relative_uri(docname, page)
-            return f'<a href="{html.escape(uri)}" aria-label="{said}">{found[0]}</a>'
+            return f'<a href="{html.escape(uri)}">{found[0]}</a>'  # named by its own text
 
         svg = re.sub(r'<g data-part="(\w+)">.*?</g>', linked, svg, flags=re.DOTALL)
         label = "The Pre-Norm block inside a language model; its parts lead to their chapters."

@@ -30,7 +30,8 @@
     if (e.closest('[aria-hidden="true"], .katex, button') || e.parentElement.closest('svg')) return false;
     if (e.localName === 'img') return !e.alt || /^(\.\.\/)*_images/.test(e.alt);
     const named = e.getAttribute('aria-label') || e.getAttribute('aria-labelledby') || e.querySelector(':scope > title');
-    return !named || e.getAttribute('role') !== 'img';
+    // a picture that holds links is a group of them, not one image
+    return !named || e.getAttribute('role') !== (e.querySelector('a') ? 'group' : 'img');
   }).map(e => `no description: ${e.outerHTML.slice(0, 120)}`);
 
   // Widgets that show nothing before, or without, their code.
