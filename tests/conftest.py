@@ -1,15 +1,27 @@
 """What all tests share."""
 
+import itertools
+import os
 from collections.abc import Callable, Iterator
+from tempfile import TemporaryDirectory
 
 import jaxtyping
 import pytest
 import torch
 from hypothesis import settings
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 # The same examples in every run, and no deadline: a reader's machine may be slow.
 settings.register_profile("book", deadline=None, derandomize=True)
 settings.load_profile("book")
+
+_EMPTY = TemporaryDirectory()
+
+
+def pytest_configure() -> None:
+    """Let the notebooks' kernels find no profile of the one who tests."""
+    os.environ["IPYTHONDIR"] = _EMPTY.name
+    os.environ.pop("PYTHONSTARTUP", None)
 
 
 def pytest_collection_modifyitems(config: pytest.Config) -> None:
@@ -29,6 +41,25 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 @pytest.fixture(autouse=True)
 def fixed_seed() -> None:
     torch.manual_seed(20)
+
+
+@pytest.fixture(autouse=True)
+def shapes_are_checked_until_a_loop_repeats_them() -> Iterator[None]:
+    """Switch the shape checker off after a test's third step of any optimiser.
+
+    The steps after it bring the same shapes again, and the checker would take most of the time.
+    """
+    jaxtyping.config.update("jaxtyping_disable", False)
+    steps = itertools.count(1)
+
+    def enough(*_: object) -> None:
+        if next(steps) == 3:
+            jaxtyping.config.update("jaxtyping_disable", True)
+
+    hook = register_optimizer_step_post_hook(enough)
+    yield
+    hook.remove()
+    jaxtyping.config.update("jaxtyping_disable", False)
 
 
 @pytest.fixture

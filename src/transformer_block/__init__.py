@@ -1,6 +1,15 @@
 """The Transformer block, part by part: everything from one head to a trained language model."""
 
-from transformer_block.ablate import freeze_all_but, without
+from transformer_block.ablation import freeze_all_but, without
+from transformer_block.activations import (
+    cut_edge,
+    intervene,
+    record,
+    scale,
+    set_to,
+    traced_shapes,
+    zero_head,
+)
 from transformer_block.attention import (
     AttentionHead,
     attention_scores,
@@ -10,7 +19,7 @@ from transformer_block.attention import (
 from transformer_block.block import PostNormBlock, PreNormBlock
 from transformer_block.checkpoint import load, save
 from transformer_block.config import ModelConfig
-from transformer_block.count import (
+from transformer_block.counting import (
     activation_bytes,
     block_flops,
     cache_bytes,
@@ -22,21 +31,12 @@ from transformer_block.count import (
     weight_bytes,
 )
 from transformer_block.feed_forward import ACTIVATIONS, FeedForward, SwiGLU
-from transformer_block.generate import generate, next_token_probs
+from transformer_block.generation import generate, next_token_probs
+from transformer_block.language import ToyLanguage, join, toy_language
 from transformer_block.language_model import LanguageModel, initialise
 from transformer_block.multi_head import KeyValueCache, MultiHeadAttention
 from transformer_block.norm import LayerNorm, RMSNorm
-from transformer_block.record import (
-    cut_edge,
-    intervene,
-    record,
-    scale,
-    set_to,
-    traced_shapes,
-    zero_head,
-)
-from transformer_block.toy_language import ToyLanguage, join, toy_language
-from transformer_block.train import (
+from transformer_block.training import (
     Job,
     Recipe,
     TrainingRun,

@@ -7,9 +7,12 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from transformer_block import _checks
+from transformer_block._causal import CausalMask
 
 
-def causal_mask(n: int, n_past: int = 0) -> Bool[Tensor, "n n_k"]:
+def causal_mask(
+    n: int, n_past: int = 0, device: torch.device | None = None
+) -> Bool[Tensor, "n n_k"]:
     """Say which token may read which: True = may read.
 
     Query i stands at place `n_past + i` and may read the places 0 … `n_past + i`. With keys kept
@@ -23,7 +26,8 @@ def causal_mask(n: int, n_past: int = 0) -> Bool[Tensor, "n n_k"]:
     [[1, 1, 1]]
     """
     _checks.positive(n=n)
-    return torch.ones(n, n_past + n, dtype=torch.bool).tril(diagonal=n_past)
+    mask = torch.ones(n, n_past + n, dtype=torch.bool, device=device).tril(diagonal=n_past)
+    return mask if torch.compiler.is_compiling() else mask.as_subclass(CausalMask)
 
 
 def attention_scores(

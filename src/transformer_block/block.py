@@ -3,11 +3,10 @@
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from transformer_block.feed_forward import FeedForward, SwiGLU
+from transformer_block import _checks
+from transformer_block.feed_forward import ffn_named
 from transformer_block.multi_head import KeyValueCache, MultiHeadAttention
-from transformer_block.norm import LayerNorm, RMSNorm
-
-NORMS: dict[str, type[LayerNorm] | type[RMSNorm]] = {"layer": LayerNorm, "rms": RMSNorm}
+from transformer_block.norm import norm_named
 
 
 class PreNormBlock(nn.Module):
@@ -36,17 +35,12 @@ class PreNormBlock(nn.Module):
         bias: bool = False,
     ) -> None:
         super().__init__()
-        if norm not in NORMS:
-            raise ValueError(f"norm must be one of {', '.join(NORMS)}, not {norm!r}")
-        self.norm_mha = NORMS[norm](d_model)
+        self.norm_mha = norm_named(norm)(d_model)
         self.mha = MultiHeadAttention(d_model, n_heads, bias=bias)
-        self.norm_ffn = NORMS[norm](d_model)
-        self.ffn = (
-            SwiGLU(d_model, d_ff)
-            if activation == "swiglu"
-            else FeedForward(d_model, d_ff, activation)
-        )
+        self.norm_ffn = norm_named(norm)(d_model)
+        self.ffn = ffn_named(activation)(d_model, d_ff)
 
+    @_checks.door
     def forward(
         self,
         X: Float[Tensor, "B n d_model"],
@@ -67,6 +61,7 @@ class PostNormBlock(PreNormBlock):
     Source: Vaswani et al. (2017), section 3.1.
     """
 
+    @_checks.door
     def forward(
         self,
         X: Float[Tensor, "B n d_model"],
@@ -76,3 +71,6 @@ class PostNormBlock(PreNormBlock):
         """Return X', of the shape of X."""
         H = self.norm_mha(X + self.mha(X, mask, cache))
         return self.norm_ffn(H + self.ffn(H))
+
+
+BLOCKS: dict[str, type[PreNormBlock]] = {"pre": PreNormBlock, "post": PostNormBlock}

@@ -3,16 +3,17 @@
 import json
 import os
 import secrets
+from collections.abc import Callable
 from dataclasses import asdict, fields
 from pathlib import Path
 
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as serialise
-from torch import Tensor
+from torch import Tensor, nn
 
 from transformer_block.config import ModelConfig
-from transformer_block.language_model import LanguageModel
+from transformer_block.language_model import LanguageModel, standard_block
 
 FORMAT = "transformer_block"
 VERSION = "1"  # to be raised when a field or a parameter's name changes its meaning
@@ -50,8 +51,14 @@ def save(model: LanguageModel, path: str | os.PathLike[str]) -> None:
         draft.unlink(missing_ok=True)
 
 
-def load(path: str | os.PathLike[str]) -> LanguageModel:
+def load(
+    path: str | os.PathLike[str],
+    *,
+    block: Callable[[ModelConfig], nn.Module] = standard_block,
+) -> LanguageModel:
     """Build the model a file describes and fill in its weights, every one and no other.
+
+    `block` is what the model's blocks were built by: a file does not hold it, since it is code.
 
     The model stands on the CPU and has the dtype of the file. The global random state is left
     alone. Nothing in the file is executed.
@@ -73,7 +80,7 @@ def load(path: str | os.PathLike[str]) -> LanguageModel:
         ) from error
     config = _config(path, metadata)
     with torch.random.fork_rng(devices=[]):  # the first weights are drawn only to be replaced
-        model = LanguageModel(config)
+        model = LanguageModel(config, block=block)
     wanted = {name: tuple(tensor.shape) for name, tensor in _stored(model).items()}
     found = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
     if wanted != found:

@@ -3,8 +3,9 @@
 from dataclasses import dataclass
 
 from transformer_block import _checks
-from transformer_block.block import NORMS
-from transformer_block.feed_forward import activation_named
+from transformer_block.block import BLOCKS
+from transformer_block.feed_forward import ffn_named
+from transformer_block.norm import norm_named
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,12 +37,10 @@ class ModelConfig:
             vocab_size=self.vocab_size, n_ctx=self.n_ctx, n_layers=self.n_layers, d_ff=self.d_ff
         )
         _checks.divides(self.n_heads, self.d_model)
-        if self.norm not in NORMS:
-            raise ValueError(f"norm must be one of {', '.join(NORMS)}, not {self.norm!r}")
-        if self.norm_place not in ("pre", "post"):
+        norm_named(self.norm)
+        ffn_named(self.activation)
+        if self.norm_place not in BLOCKS:
             raise ValueError(f"norm_place must be pre or post, not {self.norm_place!r}")
-        if self.activation != "swiglu":
-            activation_named(self.activation)
 
     @property
     def d_head(self) -> int:

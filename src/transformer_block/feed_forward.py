@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
+from typing import ClassVar
 
 import torch.nn.functional as F
 from jaxtyping import Float
@@ -9,12 +10,17 @@ from torch import Tensor, nn
 
 from transformer_block import _checks
 
+
+def _identity(x: Tensor) -> Tensor:
+    return x
+
+
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": F.relu,
     "gelu": F.gelu,  # exact: x Φ(x)
     "gelu_tanh": partial(F.gelu, approximate="tanh"),  # GPT-2's approximation of it
     "silu": F.silu,
-    "identity": lambda x: x,  # no non-linearity: shows what is lost
+    "identity": _identity,  # no non-linearity: shows what is lost
 }
 
 
@@ -41,6 +47,9 @@ class FeedForward(nn.Module):
     Source: Vaswani et al. (2017), equation 2, with σ = ReLU.
     """
 
+    # the matrices up to d_ff, by the name their product has in `record`
+    ups: ClassVar = {"pre": "W_1"}
+
     def __init__(self, d_model: int, d_ff: int, activation: str = "gelu") -> None:
         super().__init__()
         _checks.positive(d_model=d_model, d_ff=d_ff)
@@ -64,6 +73,8 @@ class SwiGLU(nn.Module):
     Source: Shazeer (2020), equation 6, where W_gate, W₁ and W₂ are called W, V and W₂.
     """
 
+    ups: ClassVar = {"pre": "W_gate", "up": "W_1"}
+
     def __init__(self, d_model: int, d_ff: int) -> None:
         super().__init__()
         _checks.positive(d_model=d_model, d_ff=d_ff)
@@ -76,3 +87,20 @@ class SwiGLU(nn.Module):
         """Return what is to be added to each token."""
         _checks.stream(X, self.d_model)
         return self.W_2(F.silu(self.W_gate(X)) * self.W_1(X))
+
+
+FFNS: dict[str, Callable[[int, int], FeedForward | SwiGLU]] = {
+    **{name: partial(FeedForward, activation=name) for name in ACTIVATIONS},
+    "swiglu": SwiGLU,
+}
+
+
+def ffn_named(name: str) -> Callable[[int, int], FeedForward | SwiGLU]:
+    """Return what builds the FFN of that name from d_model and d_ff: a σ of its own, or "swiglu".
+
+    Raises:
+        ValueError: naming those that exist.
+    """
+    if name not in FFNS:
+        raise ValueError(f"activation must be one of {', '.join(FFNS)}, not {name!r}")
+    return FFNS[name]

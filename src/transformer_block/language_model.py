@@ -1,13 +1,29 @@
 """The whole model: ids in, a score for every possible next token out."""
 
+from collections.abc import Callable
+
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float, Integer
 from torch import Tensor, nn
 
+from transformer_block import _checks
 from transformer_block.attention import causal_mask
-from transformer_block.block import NORMS, PostNormBlock, PreNormBlock
+from transformer_block.block import BLOCKS, PreNormBlock
 from transformer_block.config import ModelConfig
 from transformer_block.multi_head import KeyValueCache
+from transformer_block.norm import norm_named
+
+
+def standard_block(config: ModelConfig) -> PreNormBlock:
+    """Build the block that a config describes: Pre-Norm or Post-Norm."""
+    return BLOCKS[config.norm_place](
+        config.d_model,
+        config.n_heads,
+        config.d_ff,
+        norm=config.norm,
+        activation=config.activation,
+        bias=config.bias,
+    )
 
 
 class LanguageModel(nn.Module):
@@ -16,6 +32,9 @@ class LanguageModel(nn.Module):
     X^(0) = E[ids] + P[places]; X^(l) = Block_l(X^(l−1)). A Pre-Norm stack ends with one more norm;
     a Post-Norm stack has it already. With `tie_weights`, W_LM is E itself.
 
+    `block(config)` is called L times to build the stack; any module of the signature
+    `(X, mask, cache)` will do.
+
     Raises:
         ValueError: for ids that are not whole numbers `[B, n]` within the vocabulary, or longer
             than n_ctx.
@@ -23,42 +42,39 @@ class LanguageModel(nn.Module):
     Source: Radford et al. (2019), section 2.3.
     """
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(
+        self, config: ModelConfig, *, block: Callable[[ModelConfig], nn.Module] = standard_block
+    ) -> None:
         super().__init__()
         self.config = config
         self.E = nn.Embedding(config.vocab_size, config.d_model)
         self.P = nn.Embedding(config.n_ctx, config.d_model)
-        Block = PreNormBlock if config.norm_place == "pre" else PostNormBlock
-        self.blocks = nn.ModuleList(
-            Block(
-                config.d_model,
-                config.n_heads,
-                config.d_ff,
-                norm=config.norm,
-                activation=config.activation,
-                bias=config.bias,
-            )
-            for _ in range(config.n_layers)
-        )
+        self.blocks = nn.ModuleList(block(config) for _ in range(config.n_layers))
         pre = config.norm_place == "pre"
-        self.norm_final = NORMS[config.norm](config.d_model) if pre else nn.Identity()
+        self.norm_final = norm_named(config.norm)(config.d_model) if pre else nn.Identity()
         self.W_LM = nn.Linear(config.d_model, config.vocab_size, bias=False)
         if config.tie_weights:
             self.W_LM.weight = self.E.weight
         initialise(self)
 
+    @_checks.door
     def forward(
-        self, ids: Int[Tensor, "B n"], caches: list[KeyValueCache] | None = None
+        self, ids: Integer[Tensor, "B n"], caches: list[KeyValueCache] | None = None
     ) -> Float[Tensor, "B n vocab_size"]:
         """Return the logits of the token after each position.
 
         With `caches` (from `new_caches`), `ids` are the tokens that follow those already read.
         """
         n_past = len(caches[0]) if caches else 0
-        self._check(ids, n_past)
-        n = ids.shape[1]
+        ids = _checks.ids(ids, self.config.vocab_size)
+        n, n_ctx = ids.shape[1], self.config.n_ctx
+        if n_past + n > n_ctx:
+            raise ValueError(
+                f"the model reads at most n_ctx = {n_ctx} tokens, not {n_past + n}; "
+                "shorten the text or build the model with a larger n_ctx"
+            )
         X = self.E(ids) + self.P.weight[n_past : n_past + n]
-        mask = causal_mask(n, n_past).to(ids.device)
+        mask = causal_mask(n, n_past, ids.device)
         for i, block in enumerate(self.blocks):
             X = block(X, mask, caches[i] if caches else None)
         return self.W_LM(self.norm_final(X))
@@ -66,23 +82,6 @@ class LanguageModel(nn.Module):
     def new_caches(self) -> list[KeyValueCache]:
         """Return an empty cache for each block."""
         return [KeyValueCache() for _ in self.blocks]
-
-    def _check(self, ids: Tensor, n_past: int) -> None:
-        V, n_ctx = self.config.vocab_size, self.config.n_ctx
-        if ids.is_floating_point() or ids.dtype == torch.bool or ids.ndim != 2:
-            raise ValueError(f"ids must be whole numbers [B, n], not {ids.dtype} {list(ids.shape)}")
-        if ids.numel() == 0:
-            raise ValueError(f"ids hold no token (shape {list(ids.shape)}); give at least one")
-        if n_past + ids.shape[1] > n_ctx:
-            raise ValueError(
-                f"the model reads at most n_ctx = {n_ctx} tokens, not {n_past + ids.shape[1]}; "
-                "shorten the text or build the model with a larger n_ctx"
-            )
-        if torch.compiler.is_compiling():
-            return
-        low, high = ids.aminmax()
-        if low < 0 or high >= V:
-            raise ValueError(f"ids must lie in 0 … {V - 1}, but run from {low} to {high}")
 
 
 @torch.no_grad()

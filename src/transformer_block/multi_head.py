@@ -8,6 +8,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from transformer_block import _checks
+from transformer_block._causal import is_causal_square
 from transformer_block.attention import AttentionHead
 
 
@@ -98,6 +99,8 @@ class MultiHeadAttention(nn.Module):
         mask: Bool[Tensor, "n n_k"] | None,
     ) -> Float[Tensor, "B h n d_head"]:
         """Return Z = softmax(Q Kᵀ / √d_head) V of every head, fused."""
+        if is_causal_square(mask, Q.shape[-2], K.shape[-2]):
+            return F.scaled_dot_product_attention(Q, K, V, is_causal=True)
         return F.scaled_dot_product_attention(Q, K, V, attn_mask=mask)
 
     def heads(self) -> list[AttentionHead]:

@@ -33,9 +33,10 @@ class LayerNorm(nn.Module):
 
     def by_hand(self, X: Float[Tensor, "*tokens d_model"]) -> Float[Tensor, "*tokens d_model"]:
         """Do the same in the letters of the formula; `forward` is the fused form of it."""
-        mu = X.mean(dim=-1, keepdim=True)
-        var = X.var(dim=-1, unbiased=False, keepdim=True)
-        return self.gamma * (X - mu) / torch.sqrt(var + self.eps) + self.beta
+        x = _wide(X)
+        mu = x.mean(dim=-1, keepdim=True)
+        var = x.var(dim=-1, unbiased=False, keepdim=True)
+        return (self.gamma * (x - mu) / torch.sqrt(var + self.eps) + self.beta).to(X.dtype)
 
 
 class RMSNorm(nn.Module):
@@ -62,4 +63,25 @@ class RMSNorm(nn.Module):
 
     def by_hand(self, X: Float[Tensor, "*tokens d_model"]) -> Float[Tensor, "*tokens d_model"]:
         """Do the same in the letters of the formula; `forward` is the fused form of it."""
-        return self.gamma * X / torch.sqrt(X.square().mean(dim=-1, keepdim=True) + self.eps)
+        x = _wide(X)
+        mean_square = x.square().mean(dim=-1, keepdim=True)
+        return (self.gamma * x / torch.sqrt(mean_square + self.eps)).to(X.dtype)
+
+
+NORMS: dict[str, type[LayerNorm] | type[RMSNorm]] = {"layer": LayerNorm, "rms": RMSNorm}
+
+
+def norm_named(name: str) -> type[LayerNorm] | type[RMSNorm]:
+    """Return the norm of that name, to be built from d_model.
+
+    Raises:
+        ValueError: naming those that exist.
+    """
+    if name not in NORMS:
+        raise ValueError(f"norm must be one of {', '.join(NORMS)}, not {name!r}")
+    return NORMS[name]
+
+
+def _wide(X: Tensor) -> Tensor:
+    """Return X in float32 at least, as the fused kernels compute: float16 ends at 65504."""
+    return X.to(torch.promote_types(X.dtype, torch.float32))

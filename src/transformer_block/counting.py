@@ -1,14 +1,15 @@
 """What a model costs: parameters, multiplications, bytes, and the shape of every step."""
 
 from dataclasses import dataclass
+from functools import cache
 
 import torch
 from torch import nn
 
 from transformer_block import _checks
-from transformer_block.block import NORMS
 from transformer_block.config import ModelConfig
-from transformer_block.feed_forward import activation_named
+from transformer_block.feed_forward import FeedForward, SwiGLU, ffn_named
+from transformer_block.norm import norm_named
 
 
 def count_parameters(model: nn.Module) -> int:
@@ -102,13 +103,11 @@ def block_flops(
     _not_negative(n_past=n_past)
     width = n_heads * (_checks.divides(n_heads, d_model) if d_head is None else d_head)
     _checks.positive(d_head=width // n_heads)
-    if activation != "swiglu":
-        activation_named(activation)
-    matrices = 3 if activation == "swiglu" else 2
+    matrices = [W for W in _ffn(activation, d_model, d_ff).parameters() if W.ndim == 2]
     return Flops(
         qkvo=4 * 2 * n * d_model * width,
         scores=2 * 2 * n * (n_past + n) * width,
-        ffn=matrices * 2 * n * d_model * d_ff,
+        ffn=sum(2 * n * W.numel() for W in matrices),
     )
 
 
@@ -205,18 +204,14 @@ def shape_ledger(
     V of each head 8 (100, 64) 262144 52428800
     attention map of each head 8 (100, 100) 0 10240000
     """
-    if norm not in NORMS:
-        raise ValueError(f"norm must be one of {', '.join(NORMS)}, not {norm!r}")
+    with torch.device("meta"):
+        of_norm = count_parameters(norm_named(norm)(d_model))
     cost = block_flops(n, d_model, n_heads, d_ff, d_head=d_head, activation=activation)
     k = d_head or d_model // n_heads
     width = n_heads * k
-    of_norm = 2 * d_model if norm == "layer" else d_model
     project = cost.qkvo // 4
     into = d_model * width + (width if bias else 0)
-    gated = activation == "swiglu"
-    up = d_model * d_ff + (0 if gated else d_ff)
-    down = d_ff * d_model + (0 if gated else d_model)
-    ffn = 2 * n * d_model * d_ff
+    ffn = _ffn(activation, d_model, d_ff)
     stream, heads, wide = (n, d_model), (n, k), (n, d_ff)
 
     rows: list[LedgerRow] = []
@@ -243,11 +238,12 @@ def shape_ledger(
     row("MHA output", "mha", stream, 0, project)
     row("H, after the residual", "H", stream)
     row("Norm(H)", "norm_ffn", stream, of_norm)
-    row("first projection", "ffn.pre", wide, up, ffn)
-    if gated:
-        row("second factor of the gate", "ffn.up", wide, up, ffn)
+    names = {"pre": "first projection", "up": "second factor of the gate"}
+    for site, W in ffn.ups.items():
+        up = ffn.get_submodule(W)
+        row(names[site], f"ffn.{site}", wide, count_parameters(up), 2 * n * d_model * d_ff)
     row("activation", "ffn.hidden", wide)
-    row("second projection", "ffn", stream, down, ffn)
+    row("second projection", "ffn", stream, count_parameters(ffn.W_2), 2 * n * d_ff * d_model)
     row("X', after the residual", "out", stream)
     return rows
 
@@ -296,6 +292,13 @@ def activation_bytes(
     ends = stream * (2 if config.norm_place == "pre" else 1)
     logits = n * config.vocab_size * dtype.itemsize
     return batch * (config.n_layers * made + ends + logits)
+
+
+@cache
+def _ffn(activation: str, d_model: int, d_ff: int) -> FeedForward | SwiGLU:
+    """Build an FFN that holds no numbers, to be counted."""
+    with torch.device("meta"):
+        return ffn_named(activation)(d_model, d_ff)
 
 
 def _not_negative(**sizes: int) -> None:

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from transformer_block import PostNormBlock, PreNormBlock, causal_mask
+from transformer_block import ACTIVATIONS, LayerNorm, PostNormBlock, PreNormBlock, causal_mask
 
 B, n, d_model, h, d_ff = 2, 5, 12, 3, 20
 BLOCKS = {"pre": PreNormBlock, "post": PostNormBlock}
@@ -144,3 +144,12 @@ def test_bad_input_is_told_clearly(Block):
         Block(d_model, h, d_ff)(torch.full((B, n, d_model), math.nan))
     with pytest.raises(ValueError, match="d_model = 12 features"):
         Block(d_model, h, d_ff)(torch.ones(B, n, d_ff))
+
+
+@pytest.mark.parametrize("Block", BLOCKS.values())
+def test_attention_has_no_biases_and_the_ffn_has_unless_told(Block):
+    biases = {name for name, _ in Block(d_model, h, d_ff).named_parameters() if "bias" in name}
+    assert biases == {"ffn.W_1.bias", "ffn.W_2.bias"}
+    block = Block(d_model, h, d_ff)
+    assert (type(block.norm_mha), type(block.norm_ffn)) == (LayerNorm, LayerNorm)
+    assert block.ffn.activation is ACTIVATIONS["gelu"]

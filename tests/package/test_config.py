@@ -16,6 +16,16 @@ def test_it_is_frozen_and_named():
         config.d_model = 24
     with pytest.raises(TypeError):
         ModelConfig(17, 7, 12, 3, 2, 20)
+    assert hash(config) == hash(ModelConfig(**SIZES))
+
+
+def test_what_is_not_said_is_the_lecture_s():
+    said = dataclasses.asdict(ModelConfig(**SIZES))
+    unsaid = {name: value for name, value in said.items() if name not in SIZES}
+    assert unsaid == {
+        "norm": "layer", "norm_place": "pre", "activation": "gelu", "tie_weights": False,
+        "bias": False,
+    }  # fmt: skip
 
 
 @pytest.mark.usefixtures("as_a_reader")

@@ -2,34 +2,43 @@ import logging
 import math
 import multiprocessing
 import os
+import stat
+import subprocess
 import sys
 import threading
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 import torch.nn.functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from transformer_block.config import ModelConfig
+from transformer_block.language import toy_language
 from transformer_block.language_model import LanguageModel
-from transformer_block.toy_language import toy_language
-from transformer_block.train import (
-    TOY_RECIPE,
+from transformer_block.training import (
+    STANDARD_RECIPE,
     Job,
     Recipe,
     TrainingRun,
-    cache_folder,
-    cached_at,
+    jobs,
+    loop,
     next_token_loss,
     run_job,
+    store,
     toy_config,
     train,
     train_many,
     trained,
 )
+from transformer_block.training.store import cache_folder, cached_at
 
 L = toy_language()
-module = sys.modules[train.__module__]  # the package exports the function under its name
 V = len(L.vocabulary)
 CONFIG = ModelConfig(vocab_size=V, n_ctx=16, d_model=12, n_heads=3, n_layers=2, d_ff=20)
 SHORT = Recipe(steps=6, batch_size=5)
@@ -54,13 +63,12 @@ def cache_of_this_test(tmp_path, monkeypatch):
 def counted(monkeypatch):
     """Count the trainings."""
     calls = []
-    real = module.train
 
     def counting(*args, **kwargs):
         calls.append(kwargs["seed"])
-        return real(*args, **kwargs)
+        return train(*args, **kwargs)
 
-    monkeypatch.setattr(module, "train", counting)
+    monkeypatch.setattr(jobs, "train", counting)
     return calls
 
 
@@ -202,6 +210,8 @@ def test_snapshots_are_the_weights_before_a_step():
     assert sorted(run.snapshots) == [0, 3, 6]
     assert same(run.at(0), job().model())
     assert all(torch.equal(p, end[n]) for n, p in run.at(6).named_parameters())
+    assert all(torch.equal(p, end[n]) for n, p in run.model.named_parameters()), "left as it was"
+    assert run.at(3) is not run.at(3)
     with pytest.raises(ValueError, match=r"\[0, 3, 6\], not 2"):
         run.at(2)
 
@@ -214,7 +224,7 @@ def test_a_training_that_breaks_says_at_which_step(lr):
 
 def test_a_loss_that_is_no_number_is_named():
     with pytest.raises(ValueError, match=r"broke at step 7: the loss is nan.*lower lr"):
-        module._refuse_non_finite(torch.tensor(math.nan), torch.tensor(1.0), 7)
+        loop._refuse_non_finite(torch.tensor(math.nan), torch.tensor(1.0), 7)
 
 
 def test_input_that_does_not_fit_is_not_called_a_broken_training():
@@ -269,11 +279,87 @@ def test_every_kind_of_job_comes_back_from_the_cache(change, counted):
 
 def test_the_key_follows_all_that_decides(monkeypatch):
     keys = {job().key, job(seed=5).key, job(recipe=replace(SHORT, lr=1e-3)).key}
-    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "ANOTHER")
-    keys.add(job().key)
-    monkeypatch.setattr(module, "_source", lambda name: "changed" if name == "block" else name)
-    keys.add(job().key)
-    assert len(keys) == 5
+    with monkeypatch.context() as other:
+        other.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "ANOTHER")
+        keys.add(job().key)
+    with monkeypatch.context() as other:
+        other.setattr(jobs, "fingerprint", lambda name: f"other code of {name}")
+        keys.add(job().key)
+    with monkeypatch.context() as other:
+        other.setattr(torch, "__version__", "2.0")
+        keys.add(job().key)
+    with set_to(torch.set_float32_matmul_precision, "medium", "highest"):
+        keys.add(job().key)
+    assert len(keys) == 7
+
+
+@contextmanager
+def set_to(put, value, before):
+    put(value)
+    try:
+        yield
+    finally:
+        put(before)
+
+
+WORLDS = {
+    "float64": lambda: set_to(torch.set_default_dtype, torch.float64, torch.float32),
+    "no device": lambda: torch.device("meta"),
+    "no gradients": torch.no_grad,
+    "inference": torch.inference_mode,
+    "autocast": lambda: torch.autocast("cpu", torch.bfloat16),
+    "two threads": lambda: set_to(torch.set_num_threads, 2, 1),
+    "other attention": lambda: sdpa_kernel(SDPBackend.MATH),
+    "no denormals": lambda: set_to(torch.set_flush_denormal, True, False),
+    "deterministic": lambda: set_to(torch.use_deterministic_algorithms, True, False),
+    "other seed": lambda: set_to(torch.manual_seed, 5, 20),
+}
+
+
+@pytest.mark.parametrize("world", WORLDS)
+def test_weights_do_not_depend_on_what_torch_is_set_to(world, counted):
+    plain = job(keep_at=(3,)).run()
+    with WORLDS[world]():
+        before = torch.get_default_dtype(), torch.is_grad_enabled(), torch.get_num_threads()
+        found = [run_job(job(keep_at=(3,))) for _ in range(2)]  # trained, and from the cache
+        assert (
+            torch.get_default_dtype(),
+            torch.is_grad_enabled(),
+            torch.get_num_threads(),
+        ) == before
+    assert counted == [4, 4]
+    for run in found:
+        assert same(run.model, plain.model)
+        assert same(run.at(3), plain.at(3))
+        assert torch.equal(run.losses, plain.losses)
+        parameters = list(run.model.parameters())
+        assert all(p.dtype == torch.float32 and p.device.type == "cpu" for p in parameters)
+        assert not any(p.is_inference() for p in parameters)
+
+
+def test_weights_do_not_depend_on_the_order_of_sets():
+    code = (
+        "from transformer_block.training import Job, Recipe, toy_config\n"
+        "run = Job(config=toy_config(d_model=8, d_ff=8), seed=1, recipe=Recipe(steps=2)).run()\n"
+        "print(run.losses.tolist(), [p.sum().item() for p in run.model.parameters()])"
+    )
+    there = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONHASHSEED": "1"},  # here it is another one
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    run = job(config=toy_config(d_model=8, d_ff=8), seed=1, recipe=Recipe(steps=2)).run()
+    sums = [p.sum().item() for p in run.model.parameters()]
+    assert there.stdout.strip() == f"{run.losses.tolist()} {sums}"
+
+
+def test_training_learns_where_gradients_are_off():
+    model = job().model()
+    with torch.no_grad():
+        assert not same(train(model, L, seed=1, recipe=SHORT).model, job().model())
+        assert not torch.is_grad_enabled()
 
 
 @pytest.mark.parametrize("damage", [b"", b"not weights", None])
@@ -281,7 +367,7 @@ def test_a_file_that_cannot_be_read_is_trained_again_and_said(damage, counted, c
     path = cached_at(job())
     first = run_job(job())
     path.write_bytes(path.read_bytes()[:-9] if damage is None else damage)
-    with caplog.at_level(logging.INFO, logger="transformer_block.train"):
+    with caplog.at_level(logging.INFO, logger="transformer_block.training"):
         again = run_job(job())
     assert counted == [4, 4]
     assert same(first.model, again.model)
@@ -310,7 +396,7 @@ def test_a_full_disk_leaves_no_half_file(cache_of_this_test, monkeypatch):
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(module.os, "replace", full)
+    monkeypatch.setattr(Path, "replace", full)
     assert "No space left" in run_job(job()).note
     assert not [p for p in cache_of_this_test.iterdir() if p.suffix != ".lock"]
 
@@ -326,22 +412,67 @@ def test_two_that_want_the_same_train_it_once(counted):
     assert sorted(run.note[:5] for run in runs) == ["from ", "from ", "train"]
 
 
-@pytest.mark.parametrize(
-    ("platform", "variables", "ends"),
-    [
-        ("linux", {"XDG_CACHE_HOME": "/x"}, ("x", "transformer_block")),
-        ("linux", {}, (".cache", "transformer_block")),
-        ("darwin", {}, ("Library", "Caches", "transformer_block")),
-        ("win32", {"LOCALAPPDATA": "/local"}, ("local", "transformer_block")),
-    ],
-)
-def test_each_system_keeps_caches_where_it_should(platform, variables, ends, monkeypatch):
-    for name in ("TRANSFORMER_BLOCK_CACHE", "XDG_CACHE_HOME", "LOCALAPPDATA"):
+@pytest.fixture
+def own_folder(monkeypatch, tmp_path):
+    """A user with a home of this test, who has named no folder for the cache."""
+    for name in ("TRANSFORMER_BLOCK_CACHE", "XDG_CACHE_HOME"):
         monkeypatch.delenv(name, raising=False)
-    for name, value in variables.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.setattr(module.sys, "platform", platform)
-    assert cache_folder().parts[-len(ends) :] == ends
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("USERPROFILE", str(tmp_path))
+    return tmp_path
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the rules of one system")
+def test_the_cache_lies_where_the_standard_says(own_folder, monkeypatch):
+    assert cache_folder() == own_folder / ".cache" / "transformer_block"
+    monkeypatch.setenv("XDG_CACHE_HOME", "not/absolute")
+    assert cache_folder() == own_folder / ".cache" / "transformer_block"
+    monkeypatch.setenv("XDG_CACHE_HOME", "/x")
+    assert cache_folder() == Path("/x/transformer_block")
+
+
+def test_the_folder_that_was_chosen_is_taken(own_folder, monkeypatch):
+    monkeypatch.setenv("TRANSFORMER_BLOCK_CACHE", "~/weights")
+    assert cache_folder() == own_folder / "weights"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there each user has a home")
+def test_without_a_home_it_trains_and_keeps_nothing(own_folder, monkeypatch, counted):
+    pwd = pytest.importorskip("pwd")
+    monkeypatch.delenv("HOME")
+    monkeypatch.setattr(pwd, "getpwuid", {}.__getitem__)  # nobody has an entry
+    monkeypatch.chdir(own_folder)
+    assert "not kept, since there is no folder" in run_job(job()).note
+    assert [len(run.losses) for run in train_many([job(seed=1), job(seed=2)])] == [6, 6]
+    assert counted == [4, 1, 2]
+    assert list(own_folder.iterdir()) == []
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there rights are inherited")
+@pytest.mark.parametrize(("umask", "mode"), [(0o002, 0o664), (0o077, 0o600)])
+def test_files_have_the_rights_that_the_user_gives(umask, mode, cache_of_this_test):
+    with set_to(os.umask, umask, os.umask(0)):
+        run_job(job())
+    assert {stat.S_IMODE(file.stat().st_mode) for file in cache_of_this_test.iterdir()} == {mode}
+
+
+def test_weights_that_nobody_reads_are_removed_and_nothing_else(cache_of_this_test):
+    read, old = job(seed=1), job(seed=2)
+    for each in (read, old):
+        run_job(each)
+    others = [cache_of_this_test / name for name in ("mine.safetensors", "notes.txt", "a.part")]
+    half = cache_of_this_test / f"{old.key}-{'0' * 32}.part"
+    for file in (*others, half):
+        file.write_text("mine")
+    long_ago = time.time() - (store.KEEP_DAYS + 1) * 24 * 3600
+    for file in cache_of_this_test.iterdir():
+        os.utime(file, (long_ago, long_ago))
+    run_job(read)  # reads, and writes nothing
+    assert cached_at(old).exists()
+    run_job(job(seed=3))
+    assert not cached_at(old).exists()
+    assert not half.exists()
+    assert all(file.exists() for file in (*others, cached_at(read), cached_at(job(seed=3))))
 
 
 def test_trained_is_the_short_way_to_a_job():
@@ -349,31 +480,73 @@ def test_trained_is_the_short_way_to_a_job():
     assert isinstance(run, TrainingRun)
     assert len(run.losses) == 2
     assert trained(CONFIG, seed=4, recipe=SHORT).losses.shape == (6,)
-    assert module._job(seed=1) == Job(config=toy_config(), seed=1, recipe=TOY_RECIPE)
+    assert store._job(seed=1) == Job(config=toy_config(), seed=1, recipe=STANDARD_RECIPE)
 
 
-def test_many_jobs_run_in_other_processes_and_come_back_in_order():
-    jobs = [job(seed=s) for s in (1, 2, 3)]
-    run_job(jobs[1])
-    done = []
-    runs = train_many(jobs, on_done=lambda i, run: done.append((i, run.note)))
-    for one, each in zip(runs, jobs, strict=True):
+def test_many_jobs_run_in_other_processes_and_come_back_in_order(monkeypatch, counted):
+    many = [job(seed=s) for s in (1, 2, 3, 2)]
+    run_job(many[1])
+    done, read = [], []
+    really = store._read
+    monkeypatch.setattr(store, "_read", lambda path, job: read.append(job) or really(path, job))
+    monkeypatch.setattr(store.os, "cpu_count", lambda: 2)
+    runs = train_many(many, on_done=lambda i, run: done.append((i, run.note[:5])))
+    assert counted == [2], "the others were trained elsewhere"
+    assert read == many, "each is read once"
+    assert done == [(i, "from ") for i in range(4)]
+    for one, each in zip(runs, many, strict=True):
         assert same(one.model, each.run().model)
-    assert [i for i, _ in done] == [0, 1, 2]
-    assert all(cached_at(each).exists() for each in jobs)
 
 
-def test_many_jobs_run_here_where_no_process_can_be_started(monkeypatch, caplog, counted):
-    class NoPool:
-        def __init__(self, *_, **__):
-            raise OSError("no processes on this system")
+def no_pool(*_, **__):
+    raise OSError("no processes on this system")
 
-    monkeypatch.setattr(module, "ProcessPoolExecutor", NoPool)
-    monkeypatch.setattr(module.os, "cpu_count", lambda: 2)
-    with caplog.at_level(logging.INFO, logger="transformer_block.train"):
+
+def no_locks(*_, **__):
+    raise NotImplementedError("no processes on this system")
+
+
+class BrokenPool:
+    def __init__(self, *_):
+        self.shutdown = lambda **_: None
+
+    def submit(self, *_):
+        future = Future()
+        future.set_exception(BrokenProcessPool("no processes on this system"))
+        return future
+
+
+@pytest.mark.parametrize("pool", [no_pool, no_locks, BrokenPool])
+def test_many_jobs_run_here_where_no_process_can_be_started(pool, monkeypatch, caplog, counted):
+    monkeypatch.setattr(store, "ProcessPoolExecutor", pool)
+    monkeypatch.setattr(store.os, "cpu_count", lambda: 2)
+    with caplog.at_level(logging.INFO, logger="transformer_block.training"):
         runs = train_many([job(seed=1), job(seed=2)])
     assert len(runs) == len(counted) == 2
     assert "no processes on this system" in caplog.text
+
+
+def test_many_jobs_run_here_in_a_daemonic_process(monkeypatch, counted):
+    monkeypatch.setattr(multiprocessing.process.current_process(), "_config", {"daemon": True})
+    monkeypatch.setattr(store.os, "cpu_count", lambda: 2)
+    assert len(train_many([job(seed=1), job(seed=2)])) == len(counted) == 2
+
+
+def test_many_jobs_run_here_once_where_the_cache_cannot_be_written(monkeypatch, tmp_path, counted):
+    (tmp_path / "file").write_text("in the way")
+    monkeypatch.setenv("TRANSFORMER_BLOCK_CACHE", str(tmp_path / "file" / "cache"))
+    monkeypatch.setattr(store.os, "cpu_count", lambda: 2)
+    runs = train_many([job(seed=1), job(seed=2)])
+    assert counted == [1, 2]
+    assert all("cannot be written" in run.note for run in runs)
+
+
+def test_a_training_that_breaks_elsewhere_is_told_here(monkeypatch):
+    monkeypatch.setattr(store.os, "cpu_count", lambda: 2)
+    monkeypatch.setattr(store, "ProcessPoolExecutor", lambda n, _: ThreadPoolExecutor(n))
+    wild = Recipe(steps=40, batch_size=5, lr=1e30)
+    with pytest.raises(ValueError, match="training broke at step"):
+        train_many([job(recipe=wild), job(seed=2)])
 
 
 def test_one_core_needs_no_other_process(counted):

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from transformer_block import LayerNorm, RMSNorm
+from transformer_block.norm import NORMS, norm_named
 
 B, n, d_model = 2, 5, 12
 
@@ -106,3 +107,24 @@ def test_bad_input_is_told_clearly(Norm):
 def test_large_but_finite_numbers_pass():
     X = torch.full((3, d_model), 3e38)
     assert LayerNorm(d_model)(X).isfinite().all()
+
+
+@pytest.mark.parametrize("Norm", [LayerNorm, RMSNorm])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_by_hand_does_not_overflow_where_forward_does_not(Norm, dtype):
+    X = torch.tensor([[300.0, -300, 300, -300], [1, 2, 3, -7]], dtype=dtype)
+    norm = Norm(4).to(dtype)
+    assert norm.by_hand(X).dtype == dtype
+    torch.testing.assert_close(norm.by_hand(X), norm(X))
+    assert norm(X)[0].tolist() == [1, -1, 1, -1]
+
+
+def test_epsilon_is_a_hundred_thousandth_unless_given():
+    assert [Norm(3).eps for Norm in (LayerNorm, RMSNorm)] == [1e-5, 1e-5]
+    assert [Norm(3, 0.1).eps for Norm in (LayerNorm, RMSNorm)] == [0.1, 0.1]
+
+
+def test_norms_are_chosen_by_name():
+    assert {name: norm_named(name) for name in NORMS} == {"layer": LayerNorm, "rms": RMSNorm}
+    with pytest.raises(ValueError, match="norm must be one of layer, rms, not 'batch'"):
+        norm_named("batch")

@@ -1,12 +1,25 @@
 import dataclasses
 import math
+import subprocess
+import sys
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
 
-from transformer_block import LanguageModel, ModelConfig, PreNormBlock, causal_mask, initialise
+from transformer_block import (
+    LanguageModel,
+    LayerNorm,
+    ModelConfig,
+    PostNormBlock,
+    PreNormBlock,
+    RMSNorm,
+    causal_mask,
+    initialise,
+    record,
+    traced_shapes,
+)
 
 B, n = 2, 5
 CONFIG = ModelConfig(vocab_size=17, n_ctx=7, d_model=12, n_heads=3, n_layers=2, d_ff=20)
@@ -144,3 +157,94 @@ def test_a_full_cache_is_told_clearly():
     model(some_ids(7), caches)
     with pytest.raises(ValueError, match="at most n_ctx = 7 tokens, not 8"):
         model(some_ids(1), caches)
+
+
+def test_the_config_decides_the_block():
+    blocks = {place: variant({"norm_place": place}).blocks for place in ("pre", "post")}
+    assert {place: [type(b) for b in stack] for place, stack in blocks.items()} == {
+        "pre": [PreNormBlock] * 2,
+        "post": [PostNormBlock] * 2,
+    }
+    rms = variant({"norm": "rms", "bias": True, "n_layers": 1})
+    assert isinstance(rms.norm_final, RMSNorm)
+    assert isinstance(rms.blocks[0].norm_ffn, RMSNorm)
+    assert rms.blocks[0].mha.W_Q.bias is not None
+
+
+class Parallel(nn.Module):
+    """X' = X + MHA(Norm(X)) + FFN(Norm(X)): a block that the package has not."""
+
+    def __init__(self, config):
+        super().__init__()
+        parts = PreNormBlock(config.d_model, config.n_heads, config.d_ff)
+        self.norm, self.mha, self.ffn = LayerNorm(config.d_model), parts.mha, parts.ffn
+
+    def forward(self, X, mask=None, cache=None):
+        normed = self.norm(X)
+        return X + self.mha(normed, mask, cache) + self.ffn(normed)
+
+
+def test_other_blocks_can_be_stacked(double):
+    model, ids = LanguageModel(CONFIG, block=Parallel), some_ids()
+    assert [type(block) for block in model.blocks] == [Parallel] * 2
+    assert model.blocks[0].mha is not model.blocks[1].mha
+    with record(model, ["blocks.0", "X0", "blocks.0.mha.A"]) as run:
+        logits = model(ids)
+    block, X = model.blocks[0], run["X0"]
+    normed = F.layer_norm(X, (12,), block.norm.gamma, block.norm.beta)
+    expected = X + block.mha(normed, causal_mask(n)) + block.ffn(normed)
+    torch.testing.assert_close(run["blocks.0"], expected)
+    caches = model.new_caches()
+    parts = [model(part, caches) for part in ids.split([2, 3], dim=1)]
+    torch.testing.assert_close(torch.cat(parts, dim=1), logits)
+
+
+def test_a_model_on_the_meta_device_gives_shapes():
+    with torch.device("meta"):
+        model = LanguageModel(CONFIG)
+    ids = torch.zeros(B, n, dtype=torch.long, device="meta")
+    assert model(ids).shape == (B, n, 17)
+    assert traced_shapes(model, ids) == traced_shapes(LanguageModel(CONFIG), some_ids())
+    with pytest.raises(ValueError, match="at most n_ctx = 7"):
+        model(ids.repeat(1, 2))
+
+
+def test_every_kind_of_integer_is_an_id():
+    model, ids = LanguageModel(CONFIG), some_ids()
+    for dtype in (torch.uint8, torch.int8, torch.int16, torch.int32, torch.uint16):
+        assert torch.equal(model(ids.to(dtype)), model(ids))
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop")  # torch's, of the fused kernel
+def test_transforms_over_ids_work(double):
+    """Gradients for each sequence, by vmap, are those of one sequence after another."""
+    model, many = LanguageModel(CONFIG), torch.randint(0, 17, (3, 1, n))
+    weights = dict(model.named_parameters())
+
+    def loss(weights, ids):
+        return torch.func.functional_call(model, weights, (ids,)).logsumexp(-1).sum()
+
+    each = torch.func.vmap(torch.func.grad(loss), (None, 0))(weights, many)
+    for i, ids in enumerate(many):
+        one = torch.autograd.grad(loss(weights, ids), list(weights.values()))
+        for name, grad in zip(weights, one, strict=True):
+            torch.testing.assert_close(each[name][i], grad)
+
+
+def test_the_graph_is_whole_under_compile():
+    """In a process of its own: the shape checker of the tests cannot be compiled."""
+    code = f"""
+import dataclasses, torch
+from transformer_block import LanguageModel, ModelConfig, PreNormBlock, causal_mask
+for change in {VARIANTS!r}:
+    model = LanguageModel(dataclasses.replace({CONFIG!r}, **change)).double()
+    ids = torch.randint(0, 17, (2, 5))
+    compiled = torch.compile(model, backend="eager", fullgraph=True)
+    torch.testing.assert_close(compiled(ids), model(ids))
+X, block = torch.randn(2, 5, 12), PreNormBlock(12, 3, 20)
+compiled = torch.compile(block, backend="eager", fullgraph=True)
+torch.testing.assert_close(compiled(X, causal_mask(5)), block(X, causal_mask(5)))
+"""
+    command = [sys.executable, "-W", "error", "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

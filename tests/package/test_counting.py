@@ -8,10 +8,11 @@ from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
+from transformer_block.activations import record, traced_shapes
 from transformer_block.attention import causal_mask
 from transformer_block.block import PreNormBlock
 from transformer_block.config import ModelConfig
-from transformer_block.count import (
+from transformer_block.counting import (
     Flops,
     activation_bytes,
     block_flops,
@@ -23,9 +24,8 @@ from transformer_block.count import (
     shape_ledger,
     weight_bytes,
 )
-from transformer_block.generate import generate
+from transformer_block.generation import generate
 from transformer_block.language_model import LanguageModel
-from transformer_block.record import record, traced_shapes
 
 B, n, V = 2, 5, 17
 CONFIG = ModelConfig(vocab_size=V, n_ctx=7, d_model=12, n_heads=3, n_layers=2, d_ff=20)

@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from transformer_block.ablate import (
+from transformer_block.ablation import (
     LEARNERS,
     PARTS,
     AttentionOnly,
@@ -14,9 +14,9 @@ from transformer_block.ablate import (
 )
 from transformer_block.attention import causal_mask
 from transformer_block.config import ModelConfig
+from transformer_block.language import toy_language
 from transformer_block.language_model import LanguageModel
-from transformer_block.toy_language import toy_language
-from transformer_block.train import Job
+from transformer_block.training import Job
 
 L = toy_language()
 V = len(L.vocabulary)

@@ -9,14 +9,14 @@ from hypothesis import strategies as st
 from torch import nn
 
 from transformer_block.config import ModelConfig
-from transformer_block.language_model import LanguageModel
-from transformer_block.toy_language import (
+from transformer_block.language import (
     Family,
     ToyLanguage,
     is_chinese,
     join,
     toy_language,
 )
+from transformer_block.language_model import LanguageModel
 
 PROMPT = "The weather is so nice today, I want to go to the"
 L = toy_language()

@@ -2,6 +2,7 @@ import math
 
 import pytest
 import torch
+import torch.nn.functional as F
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from torch import nn
@@ -159,3 +160,53 @@ def test_bad_input_is_told_clearly():
     mha(torch.ones(B, n, d_model), None, cache)
     with pytest.raises(ValueError, match=r"holds a batch of 2, not of 3; .* model.new_caches"):
         mha(torch.ones(3, 1, d_model), None, cache)
+
+
+def kernel_calls(monkeypatch):
+    """Listen to what the fused kernel is told."""
+    told, fused = [], F.scaled_dot_product_attention
+
+    def listening(*args, **settings):
+        told.append("causal" if settings.get("is_causal") else settings["attn_mask"])
+        return fused(*args, **settings)
+
+    monkeypatch.setattr(F, "scaled_dot_product_attention", listening)
+    return told
+
+
+def test_the_fused_kernel_is_told_that_it_is_causal_where_it_is(monkeypatch, double):
+    mha, X, told = MultiHeadAttention(d_model, h), torch.randn(B, n, d_model), []
+    told = kernel_calls(monkeypatch)
+    cut = causal_mask(n)
+    cut[3, 1] = False
+    for mask in (causal_mask(n), causal_mask(n).clone(), cut, None):
+        torch.testing.assert_close(mha(X, mask), by_loop(mha, X, mask))
+    assert told[0] == "causal"
+    assert told[1].shape == told[2].shape == (n, n)
+    assert told[3] is None
+    cache = KeyValueCache()
+    for x in X.split([2, 1, 2], dim=1):
+        mha(x, causal_mask(x.shape[1], len(cache)), cache)
+    assert told[4] == "causal"
+    assert [mask.shape for mask in told[5:]] == [(1, 3), (2, 5)]
+
+
+def test_one_query_of_three_keys_is_aligned_at_the_last(double):
+    Q, K, V = torch.zeros(1, 1, 1, 4), torch.zeros(1, 1, 3, 4), torch.tensor([1.0, 2, 6])
+    V = V.view(1, 1, 3, 1).expand(1, 1, 3, 4)
+    Z = MultiHeadAttention(4, 1).attend(Q, K, V, causal_mask(1, 2))
+    assert Z[0, 0, 0, 0].item() == pytest.approx(3)  # top left, it would be 1
+
+
+def test_a_cache_that_was_half_filled_by_hand_begins_anew():
+    cache = KeyValueCache()
+    cache.K = torch.zeros(B, h, 2, d_head)  # keys alone: nothing to read
+    K = V = torch.ones(B, h, 1, d_head)
+    assert cache.extend(K, V)[1].shape == (B, h, 1, d_head)
+
+
+def test_biases_are_left_out_unless_asked_for():
+    assert {name for name, _ in MultiHeadAttention(d_model, h).named_parameters()} == {
+        f"W_{letter}.weight" for letter in "QKVO"
+    }
+    assert len(list(MultiHeadAttention(d_model, h, bias=True).parameters())) == 8

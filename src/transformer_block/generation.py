@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, Integer
 from torch import Tensor, nn
 
 from transformer_block import _checks
@@ -71,7 +71,7 @@ def next_token_probs(
 @torch.no_grad()
 def generate(
     model: LanguageModel,
-    ids: Int[Tensor, "B n"] | Sequence[Sequence[int]],
+    ids: Integer[Tensor, "B n"] | Sequence[Sequence[int]],
     n_new: int,
     *,
     temperature: int | float = 1.0,
@@ -136,19 +136,7 @@ def _prompts(model: LanguageModel, ids: Tensor | Sequence[Sequence[int]]) -> Ten
                 "continue them one by one, or group them by length"
             )
         ids = torch.tensor(ids, device=model.E.weight.device)
-    if ids.ndim != 2:
-        raise ValueError(f"ids must be [B, n], not {list(ids.shape)}; one prompt is ids[None]")
-    if ids.numel() == 0:
-        raise ValueError(f"an empty prompt (shape {list(ids.shape)}) gives nothing to continue")
-    if ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool:
-        raise ValueError(f"ids must be whole numbers, not {ids.dtype}")
-    ids = ids.long()
-    low, high = ids.aminmax()
-    if low < 0 or high >= model.config.vocab_size:
-        raise ValueError(
-            f"ids must lie in 0 … {model.config.vocab_size - 1}, but run from {low} to {high}"
-        )
-    return ids
+    return _checks.ids(ids, model.config.vocab_size)
 
 
 def _check_logits(logits: Tensor) -> None:

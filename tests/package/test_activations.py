@@ -1,4 +1,7 @@
+import io
 import math
+import pickle
+from copy import deepcopy
 from dataclasses import replace
 
 import pytest
@@ -6,17 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from transformer_block.attention import attention_scores, attention_weights, causal_mask
-from transformer_block.block import PostNormBlock, PreNormBlock
-from transformer_block.config import ModelConfig
-from transformer_block.feed_forward import FeedForward, SwiGLU
-from transformer_block.generate import generate
-from transformer_block.language_model import LanguageModel
-from transformer_block.multi_head import MultiHeadAttention
-from transformer_block.norm import LayerNorm
-from transformer_block.record import (
-    _BOARDS,
-    _Board,
+from transformer_block.activations import (
     cut_edge,
     intervene,
     record,
@@ -25,6 +18,15 @@ from transformer_block.record import (
     traced_shapes,
     zero_head,
 )
+from transformer_block.activations.taps import _BOARDS, _Board
+from transformer_block.attention import attention_scores, attention_weights, causal_mask
+from transformer_block.block import PostNormBlock, PreNormBlock
+from transformer_block.config import ModelConfig
+from transformer_block.feed_forward import FeedForward, SwiGLU
+from transformer_block.generation import generate
+from transformer_block.language_model import LanguageModel
+from transformer_block.multi_head import MultiHeadAttention
+from transformer_block.norm import LayerNorm
 
 B, n, d_model, h, d_head, d_ff, V = 2, 5, 12, 3, 4, 20, 17
 CONFIG = ModelConfig(vocab_size=V, n_ctx=7, d_model=d_model, n_heads=h, n_layers=2, d_ff=d_ff)
@@ -586,3 +588,54 @@ def test_a_score_of_minus_infinity_everywhere_else_leaves_one_key():
     with record(mha, "A") as run, intervene(mha, {"S": only_the_first}):
         mha(X, causal_mask(n))
     assert (run["A"][..., 0] == 1).all()
+
+
+def pickled(model):
+    return pickle.loads(pickle.dumps(model))
+
+
+def saved(model):
+    file = io.BytesIO()
+    torch.save(model, file)
+    file.seek(0)
+    return torch.load(file, weights_only=False)
+
+
+@pytest.mark.parametrize("copied", [deepcopy, pickled, saved])
+@pytest.mark.parametrize("change", VARIANTS)
+def test_a_copy_made_inside_is_a_copy_of_the_model_itself(copied, change, double):
+    model, ids = variant(change), some_ids()
+    model.blocks[0].mha.W_O.register_forward_pre_hook(_nothing)  # a hook of the user's own stays
+    clean, untouched, before = hooks(deepcopy(model)), model(ids), hooks(model)
+    with record(model) as run, intervene(model, {"*.A": scale(0.5), "*.H": scale(2)}):
+        with record(model, "X0"):
+            copy = copied(model)
+        edited = model(ids)
+        seen = run["logits"]
+        assert torch.equal(copy(ids), untouched)
+        assert run["logits"] is seen  # the copy reports to nobody
+    assert not torch.allclose(edited, untouched)
+    assert [counts for _, *counts in hooks(copy)] == [counts for _, *counts in clean]
+    assert hooks(model) == before
+    assert all("__reduce_ex__" not in vars(part) for part in [*model.modules(), *copy.modules()])
+    assert torch.equal(model(ids), untouched)
+    with record(copy, "*.A") as run:  # and it can be looked at as any other
+        copy(ids)
+    assert len(run) == 2
+
+
+def _nothing(part, args):
+    return None
+
+
+def test_a_copy_keeps_an_attend_of_its_own():
+    mha, X = MultiHeadAttention(d_model, h), torch.randn(B, n, d_model)
+    mha.attend = _first_value
+    with record(mha, "Z"):
+        copy = deepcopy(mha)
+    assert copy.attend is _first_value
+    assert torch.equal(copy(X), mha(X))
+
+
+def _first_value(Q, K, V, mask):
+    return V[..., :1, :].expand_as(Q)

@@ -1,4 +1,6 @@
 import math
+import pickle
+from copy import deepcopy
 
 import pytest
 import torch
@@ -7,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from transformer_block import AttentionHead, attention_scores, attention_weights, causal_mask
+from transformer_block._causal import CausalMask, is_causal_square
 
 B, n, d_model, d_head = 2, 5, 12, 4
 
@@ -131,3 +134,49 @@ def test_bad_masks_are_told_clearly():
 def test_bad_sizes_are_told_clearly(size):
     with pytest.raises(ValueError, match="d_head must be a whole number of at least 1"):
         AttentionHead(3, size)
+
+
+def test_only_an_untouched_square_causal_mask_is_known_as_one():
+    mask = causal_mask(3)
+    assert is_causal_square(mask, 3, 3)
+    assert not is_causal_square(causal_mask(1, 2), 1, 3)  # a kernel would align it at the top left
+    assert not is_causal_square(causal_mask(2, 1), 2, 3)
+    assert not is_causal_square(mask, 2, 2)
+    assert not is_causal_square(None, 3, 3)
+    assert not is_causal_square(torch.ones(3, 3, dtype=torch.bool).tril(), 3, 3)
+    assert not is_causal_square(causal_mask(3, device=torch.device("meta")).T, 3, 3)
+    with torch.inference_mode():
+        assert not is_causal_square(causal_mask(3), 3, 3)
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda mask: mask.fill_(True),
+        lambda mask: mask.__setitem__((2, 1), False),
+        lambda mask: mask[2].fill_(True),  # through a view
+        lambda mask: torch.logical_not(mask, out=mask),
+    ],
+)
+def test_a_mask_that_was_written_into_is_an_ordinary_one(write):
+    mask = causal_mask(3)
+    write(mask)
+    assert not is_causal_square(mask, 3, 3)
+    assert not is_causal_square(deepcopy(mask), 3, 3)
+    assert not is_causal_square(pickle.loads(pickle.dumps(mask)), 3, 3)
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        lambda mask: ~mask,
+        lambda mask: mask[:2],
+        lambda mask: mask.clone(),
+        lambda mask: mask.to("cpu", copy=True),
+        deepcopy,
+        lambda mask: pickle.loads(pickle.dumps(mask)),
+    ],
+)
+def test_what_is_made_of_a_causal_mask_is_an_ordinary_tensor(made):
+    assert isinstance(causal_mask(3), CausalMask)
+    assert type(made(causal_mask(3))) is torch.Tensor

@@ -1,4 +1,5 @@
 import math
+import pickle
 
 import pytest
 import torch
@@ -6,6 +7,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from transformer_block import ACTIVATIONS, FeedForward, SwiGLU
+from transformer_block.feed_forward import FFNS, ffn_named
 
 B, n, d_model, d_ff = 2, 5, 12, 20
 TORCHS = {
@@ -61,3 +63,21 @@ def test_bad_input_is_told_clearly():
             Part(d_model, d_ff)(torch.ones(B, n, d_ff))
         with pytest.raises(ValueError, match="not finite"):
             Part(d_model, d_ff)(torch.full((n, d_model), math.nan))
+
+
+def test_ffns_are_chosen_by_name():
+    assert list(FFNS) == [*ACTIVATIONS, "swiglu"]
+    for name in FFNS:
+        ffn = ffn_named(name)(d_model, d_ff)
+        assert isinstance(ffn, SwiGLU if name == "swiglu" else FeedForward)
+        assert ffn.W_2.weight.shape == (d_model, d_ff)
+        if name != "swiglu":
+            assert ffn.activation is ACTIVATIONS[name]
+    with pytest.raises(ValueError, match=r"one of relu, .*, identity, swiglu, not 'tanh'"):
+        ffn_named("tanh")
+
+
+@pytest.mark.parametrize("name", FFNS)
+def test_every_ffn_can_be_pickled(name):
+    ffn, X = ffn_named(name)(d_model, d_ff), torch.randn(B, n, d_model)
+    assert torch.equal(pickle.loads(pickle.dumps(ffn))(X), ffn(X))
