@@ -2,8 +2,8 @@
 
 import pytest
 
-from transformer_block.notebook import figures
-from transformer_block.notebook.figures.activation import _best_line
+from transformer_block import figures
+from transformer_block.figures.activation_plot import _best_line
 
 
 def test_the_line_of_relu_is_half_the_input_at_any_scale():

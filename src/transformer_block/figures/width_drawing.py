@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import torch
 
 from transformer_block.feed_forward import FeedForward
-from transformer_block.notebook.figures.picture import SERIES, Picture, dot, drawing, text
+from transformer_block.figures.picture import SERIES, Picture, dot, drawing, text
 
 _WIDTH, _LEFT = 400.0, 92.0
 Shares = Mapping[str, Sequence[float]]

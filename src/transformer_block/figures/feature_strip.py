@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from transformer_block.notebook.figures.picture import (
+from transformer_block.figures.picture import (
     SERIES,
     Number,
     Picture,

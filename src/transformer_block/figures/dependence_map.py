@@ -3,7 +3,7 @@
 import math
 from typing import Any
 
-from transformer_block.notebook.figures.picture import (
+from transformer_block.figures.picture import (
     SERIES,
     Number,
     Picture,

@@ -2,8 +2,8 @@
 
 import torch
 
+from transformer_block.figures.picture import SERIES, Picture, dot, drawing, text
 from transformer_block.multi_head import MultiHeadAttention
-from transformer_block.notebook.figures.picture import SERIES, Picture, dot, drawing, text
 
 _WIDTH = 400.0
 

@@ -5,8 +5,8 @@ from xml.etree import ElementTree
 import pytest
 import torch
 
-from transformer_block.notebook import figures
-from transformer_block.notebook.figures.picture import SERIES
+from transformer_block import figures
+from transformer_block.figures.picture import SERIES
 
 torch.manual_seed(4)
 DENSE = torch.randn(5, 12)

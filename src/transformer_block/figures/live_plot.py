@@ -4,8 +4,8 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from transformer_block.notebook.figures.lines import lines
-from transformer_block.notebook.figures.picture import Number, Picture
+from transformer_block.figures.line_plot import lines
+from transformer_block.figures.picture import Number, Picture
 
 
 class LiveCurve:

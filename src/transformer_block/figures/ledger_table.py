@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from html import escape
 
-from transformer_block.count import block_flops, shape_ledger
-from transformer_block.notebook.figures.picture import SERIES, dot, drawing, text
+from transformer_block.counting import block_flops, shape_ledger
+from transformer_block.figures.picture import SERIES, dot, drawing, text
 
 _WIDTH = 400.0
 _HEADER = ("", "shape", "parameters", "MFLOP", "kB")

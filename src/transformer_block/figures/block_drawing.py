@@ -3,7 +3,7 @@
 import re
 from importlib import resources
 
-from transformer_block.notebook.figures.picture import Picture
+from transformer_block.figures.picture import Picture
 
 # part → what the drawing's text says is lit
 PARTS = {
@@ -40,7 +40,7 @@ def block(*lit: str) -> Picture:
     """
     if unknown := [part for part in lit if part not in PARTS]:
         raise ValueError(f"the block has no part {unknown[0]!r}; it has {', '.join(PARTS)}")
-    svg = resources.files("transformer_block.notebook").joinpath("block.svg").read_text("utf-8")
+    svg = resources.files("transformer_block.figures").joinpath("block.svg").read_text("utf-8")
     svg = re.sub(r"<!--.*?-->|\n\s*", "", svg, flags=re.DOTALL)
     if lit:
         shown = {part for name in lit for part in (name, *_WITH.get(name, ()))}

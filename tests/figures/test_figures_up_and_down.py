@@ -4,8 +4,8 @@ import re
 
 import pytest
 
+from transformer_block import figures
 from transformer_block.feed_forward import FeedForward
-from transformer_block.notebook import figures
 
 BOUGHT = {"planes": {"GELU": [0.4, 0.5, 0.6], "no σ": [0.0, 0.0, 0.02]}}
 

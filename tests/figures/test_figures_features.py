@@ -5,7 +5,7 @@ from xml.etree import ElementTree
 import pytest
 import torch
 
-from transformer_block.notebook import figures
+from transformer_block import figures
 
 
 def tree(shown):

@@ -2,9 +2,10 @@ import re
 
 import pytest
 
-from transformer_block.count import shape_ledger
-from transformer_block.notebook import explore, figures
-from transformer_block.notebook.figures.ledger import _short
+from transformer_block import figures
+from transformer_block.counting import shape_ledger
+from transformer_block.figures.ledger_table import _short
+from transformer_block.notebook import explore
 
 
 def cells(shown):

@@ -3,8 +3,8 @@
 import torch
 
 from transformer_block.feed_forward import activation_named
-from transformer_block.notebook.figures.lines import lines
-from transformer_block.notebook.figures.picture import Gallery, side_by_side
+from transformer_block.figures.line_plot import lines
+from transformer_block.figures.picture import Gallery, side_by_side
 
 _NAMES = {"relu": "ReLU", "gelu": "GELU", "gelu_tanh": "GELU (tanh)", "silu": "SiLU"}
 

@@ -1,7 +1,6 @@
 import itertools
 import math
 import re
-import sys
 from xml.etree import ElementTree
 
 import matplotlib as mpl
@@ -9,8 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from transformer_block.notebook import figures
-from transformer_block.notebook.figures import picture as tools
+from transformer_block import figures
+from transformer_block.figures import picture as tools
+from transformer_block.notebook import explore
 
 mpl.use("Agg")
 WORDS = ["park", "公园", "<b> & c"]
@@ -201,14 +201,15 @@ def test_a_matrix_that_cannot_be_drawn(matrix, more, rule):
 # lines
 
 
-def curve(shown, dashes=""):
-    tail = r' stroke-linejoin="round" style="[^"]*"'
-    return [
-        tuple(map(float, p.split()))
-        for p in re.split(
-            "[ML]", re.search(rf'd="M([^"]*)" fill="none" stroke-width="2"{tail}', shown.svg)[1]
-        )
-    ]
+def curves(shown):
+    """Return the points of each curve that is drawn; the legend's strokes are left out."""
+    paths = re.findall(r'<path d="M([^"]*)" style="fill:none;[^"]*width:2"/>', shown.svg)
+    points = [[tuple(map(float, p.split())) for p in re.split("[ML]", d)] for d in paths]
+    return [those for those in points if those[-1][0] - those[0][0] != 22]
+
+
+def curve(shown):
+    return curves(shown)[0]
 
 
 def test_a_straight_line_is_straight_and_goes_up():
@@ -227,19 +228,26 @@ def test_a_power_is_straight_on_logarithmic_scales():
 
 def test_several_runs_become_a_median_and_a_band():
     several = figures.lines({"a": [[1.0, 2], [2, 3], [9, 4]]}, alt="x")
-    middle = figures.lines({"a": [2.0, 3.0], "b": [1.0, 9.0]}, alt="x")
-    assert "fill-opacity:.2" in several.svg
-    assert [y for _, y in curve(several)] == pytest.approx(
-        [y - 17 for _, y in curve(middle)], abs=0.2
+    middle, low, high = (
+        curve(figures.lines({"a": ends}, alt="x", y_holds=(1.0, 9.0)))
+        for ends in ([2.0, 3.0], [1.0, 2.0], [9.0, 4.0])
     )
+    assert curve(several) == middle
+    path, down = re.search(
+        r'<path id="\w+" d="M([^"]*)z"/>.*<use href="#\w+" x="0" y="(\d+)"', several.svg
+    ).groups()
+    corners = {
+        (float(x), round(float(y) + float(down), 1)) for x, y in map(str.split, path.split("L"))
+    }
+    assert corners == {*low, *high}
+    assert "fill-opacity" in several.svg
 
 
 def test_a_gap_is_left_where_a_value_is_missing():
-    path = re.search(
-        r'd="([^"]*)" fill="none" stroke-width="2"',
-        figures.lines({"a": [1, 2, math.nan, 3]}, alt="x").svg,
-    )[1]
-    assert path.count("M") == 2
+    gap = r'd="M[\d. ]+L[\d. ]+M[\d. ]+L[\d. ]+" style="fill:none;stroke:var'
+    assert re.search(gap, figures.lines({"a": [1, 2, math.nan, 3, 4]}, alt="x").svg)
+    runs = [[1, 2, math.nan, 3, 4], [2, 3, math.inf, 4, 5], [3, math.nan, math.nan, 9, 6]]
+    assert re.search(gap, figures.lines({"a": runs}, alt="x").svg)
 
 
 def test_an_axis_holds_the_heights_it_is_given():
@@ -260,21 +268,78 @@ def test_long_series_are_thinned():
 
 def test_lines_differ_by_more_than_colour():
     shown = figures.lines({name: [1.0, 2.0] for name in "abcdef"}, alt="x").svg
-    assert len(set(re.findall(r'stroke-dasharray="([^"]*)"/>', shown))) == 5
+    assert len(set(re.findall(r"stroke-dasharray:([\d.,]*)", shown))) == 5
+    assert len(set(re.findall(r"stroke:(var[^;]*)", shown))) == 6
 
 
 @pytest.mark.parametrize(
-    ("low", "high", "log", "ticks"),
+    ("values", "log", "ticks"),
     [
-        (0.0, 4.0, False, [0, 1, 2, 3, 4]),
-        (1.2, 1.2, False, None),
-        (0.001, 1000.0, True, [1e-3, 1e-2, 1e-1, 1, 10, 100, 1000]),
-        (2.0, 50.0, True, [2, 5, 10, 20, 50]),
+        ([0.0, 4.0], False, ["0", "1", "2", "3", "4"]),
+        ([0.3, 9.7], False, ["0", "2", "4", "6", "8", "10"]),
+        ([1.2, 1.2], False, ["1.1", "1.15", "1.2", "1.25", "1.3"]),
+        ([1e-3, 1e3], True, ["0.001", "0.01", "0.1", "1", "10", "100", "1,000"]),
+        ([1e-14, 1.0], True, ["1e-14", "1e-12", "1e-10", "1e-8", "1e-6", "1e-4", "0.01", "1"]),
+        ([2.0, 50.0], True, ["2", "5", "10", "20", "50"]),
+        ([0.0, 250_000.0], False, ["0", "50,000", "1e5", "1.5e5", "2e5", "2.5e5"]),
     ],
 )
-def test_ticks_are_round_numbers(low, high, log, ticks):
-    found = sys.modules["transformer_block.notebook.figures.lines"]._ticks(low, high, log)
-    assert found == pytest.approx(ticks) if ticks else found
+def test_ticks_are_round_numbers(values, log, ticks):
+    shown = figures.lines({"a": values}, alt="x", y_log=log)
+    assert texts(shown) == ["0", "1", *ticks]
+
+
+def test_places_that_are_whole_get_whole_ticks():
+    shown = figures.lines({"a": range(1, 12)}, range(1, 12), alt="x")
+    assert texts(shown)[:5] == ["2", "4", "6", "8", "10"]
+
+
+def test_names_are_said_as_they_are():
+    """Neither as formulas, nor hidden, nor with a warning for glyphs that only browsers have."""
+    names = ["_hidden", "$x$", "公园", "a_b^c"]
+    shown = figures.lines({name: [1.0, 2.0] for name in names}, alt="x", y_title="$y$ in %")
+    assert {*names, "$y$ in %"} < set(texts(shown))
+
+
+@pytest.mark.parametrize("width", [240, 400])
+def test_every_text_stays_inside_and_the_plot_keeps_its_height(width):
+    shown = figures.lines(
+        {"Post-Norm, the default": [1e-7, 1.0], "Pre-Norm": [1e-5, 1.0], "neither": [1e-6, 1.0]},
+        [1, 100_000],
+        alt="x",
+        y_log=True,
+        x_title="tokens",
+        y_title="loss",
+        marks={"best": 0.5},
+        width=width,
+    )
+    root = tree(shown)
+    _, _, wide, tall = map(float, root.get("viewBox").split())
+    assert wide == width
+    for node in (node for node in root.iter() if node.tag.endswith("text")):
+        x, y, long = float(node.get("x")), float(node.get("y")), tools.text_width(node.text)
+        side = (node.get("style") or "").partition("text-anchor:")[2]
+        left = x - {"": 0, "middle": long / 2, "end": long}[side]
+        assert -0.1 <= left <= left + long <= width + 0.1, node.text
+        assert 9 < y < tall, node.text
+    (_, low), (_, high) = curve(shown)
+    assert low - high == pytest.approx(220, abs=0.1)
+
+
+def test_a_reader_s_own_style_changes_nothing():
+    plain = DRAWN["lines"]().svg
+    with mpl.rc_context({"text.color": "red", "axes.grid": True, "font.size": 30}):
+        assert DRAWN["lines"]().svg == plain
+        assert mpl.rcParams["font.size"] == 30
+
+
+def test_a_widget_of_twenty_stays_small():
+    values = (torch.rand(20, 3, 24) * torch.logspace(0, -9, 24)).tolist()
+    style = {"y_log": True, "y_holds": (1e-17, 1), "x_title": "block", "y_title": "gradient"}
+    assert explore(
+        lambda n: figures.lines({"one": values[n], "other": values[-n]}, alt="x", **style),
+        n=range(20),
+    )
 
 
 @pytest.mark.parametrize(
