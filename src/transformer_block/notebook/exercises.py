@@ -1,9 +1,15 @@
 """Check an exercise and name the mistake."""
 
+import copy
+import dis
+import inspect
 import math
 from collections.abc import Callable, Iterable, Mapping
+from types import CodeType
 
 import torch
+
+from transformer_block.notebook.printing import say
 
 Answer = Callable[..., object]
 
@@ -17,10 +23,12 @@ def check(
     """Compare the reader's function with the reference and say what is wrong, never raise for it.
 
     Args:
-        mine: the reader's function; while it raises NotImplementedError, or returns None or ...,
-            it counts as not yet written.
+        mine: the reader's function; while it has no body, returns ... or raises
+            NotImplementedError, it counts as not yet written. Give it as it is: around it, another
+            function would hide that its body is empty.
         reference: the right one.
-        cases: arguments to try, each a tuple, or one argument alone.
+        cases: arguments to try, each a tuple, or one argument alone. Each function gets a deep
+            copy of them, so that none can spoil them for another.
         mistakes: sentence → function with that mistake. The sentence of the first one that answers
             as `mine` does is told, so put what the reader did: "you scale by d_model, not d_head".
 
@@ -35,7 +43,11 @@ def check(
     for said, answers in wrong.items():
         if all(map(_same, answers, expected)):
             raise ValueError(f"these cases do not show the mistake {said!r}; add one that does")
-    print(_verdict([_answer(mine, case) for case in tried], expected, wrong, tried))
+    got = [_answer(mine, case) for case in tried]
+    if all(map(_unwritten, got)) or (_is_empty(mine) and all(a is None for a in got)):
+        say("… nothing yet: write your answer in the cell above and run both again.")
+    else:
+        say(_verdict(got, expected, wrong, tried))
 
 
 def _verdict(
@@ -44,11 +56,14 @@ def _verdict(
     wrong: Mapping[str, list[object]],
     tried: list[tuple[object, ...]],
 ) -> str:
-    if all(_untouched(answer) for answer in got):
-        return "… nothing yet: write your answer in the cell above and run both again."
+    if all(answer is None for answer in got):
+        return "✗ Your function returns nothing: is a `return` missing?"
     for number, (answer, right, case) in enumerate(zip(got, expected, tried, strict=True), 1):
-        if _untouched(answer):
-            return f"✗ Case {number} of {len(tried)} gives no answer yet. Did you forget `return`?"
+        if answer is None or _unwritten(answer):
+            return (
+                f"✗ For case {number} of {len(tried)} your function returns nothing: "
+                f"is a `return` missing there?\n{_case(number, len(tried), case)}"
+            )
         if isinstance(answer, Exception):
             said = f"{type(answer).__name__}: {answer}".rstrip(": ")
             return f"✗ Your code stops with {said}\n{_case(number, len(tried), case)}"
@@ -61,8 +76,18 @@ def _verdict(
     return f"✓ Right: your answer agrees with the reference on {many}."
 
 
-def _untouched(answer: object) -> bool:
-    return answer is None or answer is ... or isinstance(answer, NotImplementedError)
+def _unwritten(answer: object) -> bool:
+    return answer is ... or isinstance(answer, NotImplementedError)
+
+
+def _is_empty(function: Answer) -> bool:
+    """Tell whether a function does nothing but return None, as a body of `...` or `pass` does."""
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    return code is not None and _steps(code) == _steps((lambda: None).__code__)
+
+
+def _steps(code: CodeType) -> list[str]:
+    return [step.opname for step in dis.get_instructions(code) if step.opname != "NOP"]
 
 
 def _answer(function: Answer, case: tuple[object, ...]) -> object:
@@ -73,8 +98,13 @@ def _answer(function: Answer, case: tuple[object, ...]) -> object:
 
 
 def _copy(case: tuple[object, ...]) -> tuple[object, ...]:
-    # an answer that writes into its arguments must not spoil the next one's
-    return tuple(value.clone() if isinstance(value, torch.Tensor) else value for value in case)
+    # torch deep-copies no tensor that was computed with gradients; it is cut off from them
+    return tuple(
+        v.detach().clone().requires_grad_(v.requires_grad)
+        if isinstance(v, torch.Tensor)
+        else copy.deepcopy(v)
+        for v in case
+    )
 
 
 def _same(a: object, b: object) -> bool:
@@ -90,6 +120,8 @@ def _same(a: object, b: object) -> bool:
         return torch.allclose(a, b, rtol=near, atol=near, equal_nan=True)
     if isinstance(a, (tuple, list)) and isinstance(b, (tuple, list)):
         return len(a) == len(b) and all(map(_same, a, b))
+    if isinstance(a, dict) and isinstance(b, dict):
+        return a.keys() == b.keys() and all(_same(a[key], b[key]) for key in a)
     numbers = (int, float)
     if isinstance(a, numbers) and isinstance(b, numbers):
         return math.isclose(a, b, rel_tol=1e-6, abs_tol=1e-9)
@@ -119,6 +151,9 @@ def _difference(mine: object, right: object) -> str:
             return f"Your answer has {len(mine)} parts, expected {len(right)}."
         part = next(i for i, (a, b) in enumerate(zip(mine, right, strict=True)) if not _same(a, b))
         return f"Part {part}: {_difference(mine[part], right[part])}"
+    if isinstance(mine, dict) and isinstance(right, dict) and mine.keys() == right.keys():
+        key = next(key for key in right if not _same(mine[key], right[key]))
+        return f"At {key!r}: {_difference(mine[key], right[key])}"
     return f"Your answer is {_short(mine)}, expected {_short(right)}."
 
 

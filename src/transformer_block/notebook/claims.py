@@ -1,5 +1,10 @@
 """State a claim to the reader and test it at once."""
 
+import sys
+
+from transformer_block.notebook.measurements import write_down
+from transformer_block.notebook.printing import say
+
 
 class ClaimError(AssertionError):
     """A sentence of the book turned out to be false."""
@@ -34,4 +39,5 @@ def verify(sentence: str, condition: object) -> None:
             )
     if not condition:
         raise ClaimError(f"this turned out to be false: {sentence}")
-    print(f"✓ {sentence}")
+    say(f"✓ {sentence}")
+    write_down(sentence, sys._getframe(1))

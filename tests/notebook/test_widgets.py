@@ -5,7 +5,8 @@ import ipywidgets
 import pytest
 from IPython.core.formatters import DisplayFormatter
 
-from transformer_block.notebook import explore, figures
+from transformer_block import figures
+from transformer_block.notebook import explore
 
 SIZES = {"a": [1, 2, 3], "b": ["x", "y"], "c": [4, 5, 6, 7]}
 
@@ -142,5 +143,5 @@ def test_what_is_no_picture_is_refused():
 def test_too_much_state_is_refused():
     with pytest.raises(ValueError, match=r"would store \d\d\d,\d\d\d bytes .* fewer values"):
         explore(lambda a: f"<svg>{a}{'x' * 10_000}</svg>", a=list(range(32)))
-    module = sys.modules["transformer_block.notebook.explore"]
+    module = sys.modules["transformer_block.notebook.widgets"]
     assert module._MOST_RAW == 300_000

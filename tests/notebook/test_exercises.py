@@ -36,13 +36,41 @@ def raises(error):
     return mine
 
 
+def dots(Q, K): ...
+
+
+def documented(Q, K):
+    """Say what is asked."""
+    # and how
+
+
+def passed(Q, K):
+    """Say what is asked."""
+    pass  # noqa: PIE790 - as a reader may leave it
+
+
 @pytest.mark.parametrize(
     "stub",
-    [raises(NotImplementedError()), lambda *_: None, lambda *_: ...],
-    ids=["raise", "None", "..."],
+    [raises(NotImplementedError()), dots, documented, passed, lambda Q, K: None, lambda Q, K: ...],
+    ids=["raise", "dots", "documented", "pass", "None", "returned dots"],
 )
 def test_an_untouched_stub_is_no_mistake(stub, capsys):
     assert said(capsys, stub).startswith("… nothing yet")
+
+
+def unreturned(Q, K):
+    A = right(Q, K)
+    A.sum()
+
+
+def printed(Q, K):
+    print("A is", right(Q, K).shape)
+
+
+@pytest.mark.parametrize("mine", [unreturned, printed])
+def test_a_right_answer_without_return_is_told_so(mine, capsys):
+    told = said(capsys, mine).splitlines()[-1]
+    assert told == "✗ Your function returns nothing: is a `return` missing?"
 
 
 def test_a_right_answer_is_praised(capsys):
@@ -69,7 +97,10 @@ def test_each_mistake_is_named(sentence, mistake, capsys):
         (lambda Q, K: Q @ K, "stops with RuntimeError"),
         (lambda Q: Q, "stops with TypeError"),
         (raises(ValueError("no")), "stops with ValueError: no\n  This was case 1 of 2: tensor"),
-        (lambda Q, K: right(Q, K) if len(Q) == 2 else None, "Case 2 of 2 gives no answer yet"),
+        (
+            lambda Q, K: right(Q, K) if len(Q) == 2 else None,
+            "For case 2 of 2 your function returns nothing: is a `return` missing there?",
+        ),
     ],
 )
 def test_other_mistakes_are_described(mine, words, capsys):
@@ -93,6 +124,9 @@ def test_other_mistakes_are_described(mine, words, capsys):
         (torch.tensor([1, 2]), torch.tensor([1, 3]), "1 of 2 values differ; the first, at [1]"),
         (torch.tensor(1.5), torch.tensor(2.5), "as a number: yours is 1.5, expected 2.5"),
         (float("nan"), 1.0, "Your answer is nan"),
+        ({"b": 0.1 + 0.2, "a": [1]}, {"a": [1], "b": 0.3}, "✓"),
+        ({"a": [1, 2]}, {"a": [1, 3]}, "At 'a': Part 1: Your answer is 2, expected 3."),
+        ({"a": 1}, {"a": 1, "b": 2}, "Your answer is {'a': 1}, expected {'a': 1, 'b': 2}."),
     ],
 )
 def test_answers_of_many_kinds(mine, reference, words, capsys):
@@ -104,13 +138,29 @@ def test_an_argument_alone_is_a_case(capsys):
     assert "the one case" in said(capsys, abs, abs, [-3], None)
 
 
-def test_an_answer_that_writes_into_its_arguments_spoils_nothing(capsys):
-    def mine(Q, K):
-        return right(Q.mul_(1), K.zero_())
+def counted(words, counts, layer, computed):
+    return len(words) + sum(counts["n"]) + layer.weight.sum().item() + computed.sum().item()
 
-    before = [case[1].clone() for case in CASES]
-    assert said(capsys, mine).startswith("✗")
-    assert all(torch.equal(a, case[1]) for a, case in zip(before, CASES, strict=True))
+
+def emptied(words, counts, layer, computed):
+    """Answer right and leave nothing of the arguments."""
+    answer = counted(words, counts, layer, computed)
+    words.clear()
+    counts["n"].clear()
+    layer.weight.data.zero_()
+    computed.data.zero_()
+    return answer
+
+
+def test_an_answer_that_changes_its_arguments_spoils_nothing(capsys):
+    layer = torch.nn.Linear(3, 2)
+    one = (["a", "b"], {"n": [1, 2]}, layer, layer.weight * 2)
+    before = counted(*one)
+    for mine, reference in ((emptied, counted), (counted, emptied), (emptied, emptied)):
+        told = said(capsys, mine, reference, [one, one], {"a part is missing": lambda *_: 0.0})
+        assert told.startswith("✓ Right"), told
+    assert counted(*one) == before
+    assert one[3].requires_grad
 
 
 def test_the_author_hears_of_cases_that_show_nothing():
