@@ -5,21 +5,29 @@ it twice changes no byte: nothing of the time, the machine or a random name is k
 """
 
 import argparse
+import ast
 import hashlib
+import json
 import os
 import re
 import sys
 import time
 from collections.abc import Iterable
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import jupytext
 import nbformat
 from ipykernel.kernelspec import RESOURCES, get_kernel_dict
+from IPython.core.inputtransformer2 import TransformerManager
 from jupyter_client.kernelspec import KernelSpec, KernelSpecManager
 from jupyter_client.manager import AsyncKernelManager
 from nbclient import NotebookClient
+
+from transformer_block.experiments.recorded import studies
+from transformer_block.fingerprint import fingerprint
+from transformer_block.notebook import measurements
 
 ROOT = Path(__file__).resolve().parents[2]
 CHAPTERS = ROOT / "chapters"
@@ -58,6 +66,8 @@ def read(text: Path) -> Any:
             again += 1
         seen.add(name)
         cell["id"] = name
+        if "hide-input" in cell.metadata.get("tags", []):
+            cell.metadata["jupyter"] = {"source_hidden": True}  # folded in JupyterLab, too
     notebook.nbformat, notebook.nbformat_minor = 4, 5
     notebook.metadata = nbformat.from_dict(  # type: ignore[no-untyped-call]  # nbformat is untyped
         {
@@ -73,16 +83,20 @@ def read(text: Path) -> Any:
     return notebook
 
 
-def digests(notebook: Any, package: Path = ROOT / "src") -> dict[str, str]:
-    """Return what a stored notebook was made from: its code cells' and the package's digest."""
-    code = [cell.source for cell in notebook.cells if cell.cell_type == "code"]
-    sources = sorted(p for p in package.rglob("*") if p.suffix in (".json", ".py", ".svg"))
-    files = [part for p in sources for part in (p.relative_to(package).as_posix(), _text(p))]
-    return {"code": _hash(code), "package": _hash(files)}
+def code_of(notebook: Any) -> str:
+    """Return a notebook's code as one Python text; magics become calls."""
+    cells = [cell.source for cell in notebook.cells if cell.cell_type == "code"]
+    manager = TransformerManager()  # type: ignore[no-untyped-call]  # IPython is untyped
+    return "\n".join(map(manager.transform_cell, cells))
 
 
-def _text(path: Path) -> str:
-    return path.read_text("utf-8")  # as text: line ends differ between systems
+def made_from(notebook: Any, source: Path = ROOT / "src") -> dict[str, str]:
+    """Return what a stored notebook was made from: its code with what that uses, and the rows."""
+    code = code_of(notebook)
+    told = {node.value for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Constant)}
+    kept = [study.stored() for name, study in studies().items() if name in told]
+    rows = [repr((study.get("torch"), study.get("rows"))) for study in kept]
+    return {"code": fingerprint(code=code, source=source), "rows": _hash(rows)}
 
 
 def _hash(parts: Iterable[str]) -> str:
@@ -99,7 +113,7 @@ def execute(text: Path) -> Any:
         ChapterError: a cell raised, or wrote to stderr; says which chapter and cell.
     """
     notebook = read(text)
-    made_from = digests(notebook)
+    digests: dict[str, Any] = made_from(notebook)
     client = NotebookClient(
         notebook,
         kernel_manager_class=_Kernel,
@@ -111,16 +125,28 @@ def execute(text: Path) -> Any:
         extra_arguments=["--log-level=ERROR"],  # it warns of its own transport, which is local
         resources={"metadata": {"path": str(text.parent)}},
     )
-    with client.setup_kernel():
-        for place, cell in enumerate(notebook.cells):
-            if cell.cell_type == "code":
-                client.execute_cell(cell, place)
-                _judge(text.stem, cell)
-        client.set_widgets_metadata()
+    with TemporaryDirectory() as folder:
+        written = Path(folder) / "measured"
+        # neither a profile of the reader's nor their start-up file
+        own = {"IPYTHONDIR": folder, "PYTHONSTARTUP": "", measurements.FILE: str(written)}
+        with client.setup_kernel(env={**os.environ, **own}):
+            for place, cell in enumerate(notebook.cells):
+                if cell.cell_type == "code":
+                    client.execute_cell(cell, place)
+                    _judge(text.stem, cell)
+            client.set_widgets_metadata()
+        digests["measured"] = _measured(written)
     _settle(notebook)
-    notebook.metadata[MADE_FROM] = made_from
+    notebook.metadata[MADE_FROM] = digests
     nbformat.validate(notebook)
     return notebook
+
+
+def _measured(file: Path) -> dict[str, list[str]]:
+    """Return the numbers that `verify` wrote down, by sentence."""
+    lines = file.read_text("utf-8").splitlines() if file.is_file() else []
+    entries = [json.loads(line) for line in lines]
+    return {entry["sentence"]: entry["measured"] for entry in entries if entry["measured"]}
 
 
 def _judge(chapter: str, cell: Any) -> None:
@@ -143,6 +169,8 @@ def _settle(notebook: Any) -> None:
     """Remove from a run notebook what would differ the next time."""
     for cell in notebook.cells:
         cell.metadata.pop("execution", None)
+        if "outputs" in cell:
+            cell.outputs = _merged(cell.outputs)
         for out in cell.get("outputs", []):
             if out.output_type == "error":
                 # a traceback holds this machine's paths; the last line says it all
@@ -168,6 +196,17 @@ def _settle(notebook: Any) -> None:
         for out in cell.get("outputs", []):
             if VIEW in out.get("data", {}):
                 out.data[VIEW] = renumber(out.data[VIEW])
+
+
+def _merged(outputs: list[Any]) -> list[Any]:
+    """Join pieces of one stream: where they are cut depends on how busy the machine was."""
+    merged: list[Any] = []
+    for out in outputs:
+        if merged and out.output_type == "stream" and merged[-1].get("name") == out.name:
+            merged[-1].text += out.text
+        else:
+            merged.append(out)
+    return merged
 
 
 def store(notebook: Any, path: Path) -> bool:
