@@ -8,7 +8,6 @@ import contextlib
 import io
 import os
 import re
-import shutil
 import subprocess
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -18,6 +17,7 @@ from .common import (
     BUILD,
     ROOT,
     Problem,
+    alone,
     digest,
     is_stamped,
     new_folder,
@@ -122,29 +122,24 @@ def subset_icons(folder: Path) -> None:
 
 def make_assets() -> None:
     """Bring the browser's files up to date."""
-    print_of_inputs = fingerprint()
-    if (
-        is_stamped(STAMP, print_of_inputs)
-        and is_stamped(MODULES_STAMP, npm_fingerprint())
-        and AXE.is_file()
-    ):
-        return
-    node, npm = node_and_npm()
-    install_packages(npm, node)
-    print("Making the book's browser files ...", flush=True)
-    with new_folder(BUILD) as folder:
-        made = folder / "vendor"
-        made.mkdir()
-        bundle(node, made)
-        subset_icons(made)
-        (made / STAMP.name).write_text(print_of_inputs)
-        swap(made, VENDOR)
-
-
-def remove_assets() -> None:
-    """Remove everything that make_assets made."""
-    for folder in (VENDOR, MODULES):
-        shutil.rmtree(folder, ignore_errors=True)
+    with alone("assets"):
+        print_of_inputs = fingerprint()
+        if (
+            is_stamped(STAMP, print_of_inputs)
+            and is_stamped(MODULES_STAMP, npm_fingerprint())
+            and AXE.is_file()
+        ):
+            return
+        node, npm = node_and_npm()
+        install_packages(npm, node)
+        print("Making the book's browser files ...", flush=True)
+        with new_folder(BUILD) as folder:
+            made = folder / "vendor"
+            made.mkdir()
+            bundle(node, made)
+            subset_icons(made)
+            (made / STAMP.name).write_text(print_of_inputs)
+            swap(made, VENDOR)
 
 
 if __name__ == "__main__":

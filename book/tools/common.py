@@ -1,5 +1,6 @@
 """What the commands share: where things are, digests of inputs, clear endings."""
 
+import errno
 import hashlib
 import shutil
 import subprocess
@@ -23,8 +24,33 @@ def run_command(main: Callable[[], None]) -> None:
         main()
     except Problem as problem:
         sys.exit(f"\n{problem}")
+    except OSError as error:
+        if error.errno not in UNWRITABLE:
+            raise
+        sys.exit(f"\n{error.filename} could not be written: {error.strerror}.")
     except KeyboardInterrupt:
         sys.exit("\nInterrupted. Nothing is half done: run the same command again.")
+
+
+UNWRITABLE = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC}
+
+
+@contextmanager
+def alone(what: str) -> Iterator[None]:
+    """Let one process at a time make this in the folder; a second one waits."""
+    from filelock import FileLock, Timeout  # not there yet when the set-up begins
+
+    BUILD.mkdir(exist_ok=True)
+    lock = FileLock(BUILD / f".{what}.lock")
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        print(f"Another command is making the {what}; waiting for it ...", flush=True)
+        lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def digest(files: Iterable[Path], *facts: str) -> str:

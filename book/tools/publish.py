@@ -27,6 +27,7 @@ from .common import (
     BUILD,
     ROOT,
     Problem,
+    alone,
     digest,
     is_stamped,
     new_folder,
@@ -40,6 +41,7 @@ TOC = ROOT / "book" / "_toc.yml"
 HTML = BUILD / "html"
 STAMP = BUILD / "html-made-from.txt"
 TOOL_FILES = sorted(Path(__file__).parent.glob("*.py"))
+PACKAGE = ROOT / "src" / "transformer_block"  # the drawing of the block and the API page read it
 TOOLS = """
     Sphinx jupyter-book myst-nb myst-parser sphinx-book-theme pydata-sphinx-theme
     sphinxcontrib-katex sphinxcontrib-bibtex sphinx-external-toc sphinx-copybutton
@@ -87,7 +89,7 @@ def sources() -> list[Path]:
         and path.suffix not in {".md", ".ipynb", ".pyc"}
         and not any(part.startswith(".") for part in path.relative_to(ROOT).parts)
     ]
-    beside += list(book.glob("*.bib"))
+    beside += [*book.glob("*.bib"), *book.glob("claims.yml")]
     return [TOC, *beside, *map(source_of, pages())]
 
 
@@ -132,7 +134,8 @@ def configuration(address: str | None) -> str:
 def fingerprint(config: str) -> str:
     """Fingerprint everything that decides how the book looks."""
     versions = [f"{name} {version(name)}" for name in TOOLS.split()]
-    return digest([*sources(), *TOOL_FILES], config, *versions)
+    package = [path for path in PACKAGE.rglob("*") if path.suffix in {".py", ".svg"}]
+    return digest([*sources(), *TOOL_FILES, *package], config, *versions)
 
 
 def stage(folder: Path, config: str) -> None:
@@ -183,19 +186,20 @@ def publish() -> Path:
     """Bring _build/html up to date and return it."""
     make_assets()
     config = configuration(repository_address())
-    inputs = fingerprint(config)
-    if is_stamped(STAMP, inputs) and HTML.is_dir():
-        insist_on_every_page(HTML)
-        print("The book is up to date.")
-        return HTML
-    print(f"Building {len(pages())} pages ...", flush=True)
-    with new_folder(BUILD) as folder:
-        stage(folder / "source", config)
-        html = build(folder)
-        insist_on_every_page(html)
-        STAMP.unlink(missing_ok=True)
-        swap(html, HTML)
-    STAMP.write_text(inputs)
+    with alone("book"):
+        inputs = fingerprint(config)
+        if is_stamped(STAMP, inputs) and HTML.is_dir():
+            insist_on_every_page(HTML)
+            print("The book is up to date.")
+            return HTML
+        print(f"Building {len(pages())} pages ...", flush=True)
+        with new_folder(BUILD) as folder:
+            stage(folder / "source", config)
+            html = build(folder)
+            insist_on_every_page(html)
+            STAMP.unlink(missing_ok=True)
+            swap(html, HTML)
+        STAMP.write_text(inputs)
     return HTML
 
 
