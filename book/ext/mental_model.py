@@ -8,7 +8,7 @@ from docutils import nodes
 from docutils.parsers.rst import Directive
 from sphinx.application import Sphinx
 
-from transformer_block.notebook import figures
+from transformer_block import figures
 
 # part of the drawing → where it leads
 PLACES = {

@@ -79,10 +79,12 @@ MENDED = {
 def mend(
     _app: Sphinx, _page: str, _template: str, context: dict[str, Any], _doctree: object
 ) -> None:
-    """Mend the page's body."""
+    """Mend the page's body, and see to its storage before the theme's first script asks for it."""
     for found, instead in MENDED.items():
         if "body" in context:
             context["body"] = context["body"].replace(found, instead)
+    script = f'<script src="{context["pathto"]("_static/storage.js", 1)}"></script>'
+    context["metatags"] = context.get("metatags", "") + script
 
 
 def no_second_search(_: Sphinx, config: Config) -> None:

@@ -9,7 +9,6 @@ import page_checks as checks
 import pytest
 from playwright.sync_api import Browser
 
-pytestmark = pytest.mark.xdist_group("browser")
 SOUND = Path(__file__).parent / "planted" / "sound.html"
 STILL = '<script type="application/vnd.jupyter.widget-view+json">{}</script>'
 
@@ -51,6 +50,14 @@ MISTAKES = {
     "cut-off block": added(
         '<div style="overflow:hidden"><p style="width:900px">A</p></div>', "overflow", "ends at 9"
     ),
+    "code that leaves the paper": added(
+        f"<pre style='white-space:pre'>{'x' * 200}</pre>", "paper", "<pre> loses its right end"
+    ),
+    "table that leaves the paper": added(
+        f"<div style='overflow:auto'><table><td>{'x' * 200}</table></div>", "paper", "<table> loses"
+    ),
+    "pale on paper": added("<p style='color:#ced6dd'>Pale</p>", "paper", "is pale (1.47:1)"),
+    "nameless Chinese": added("<p>Today: 今天</p>", "chinese", "Chinese without lang"),
     "nameless drawing": Mistake('aria-label="A bar"', "", "pictures", "no description"),
     "path for a name": added(
         '<img alt="../_images/x.png" src="data:image/gif;base64,R0lGODlhAQABAAAAACw=">',
@@ -60,6 +67,7 @@ MISTAKES = {
     "dead slider": Mistake("at + 1", "at", "widgets", "3 of 3 moves leave the picture"),
     "one dead step": Mistake("at + 1", "at + (at < 2)", "widgets", "1 of 3 moves"),
     "nameless slider": Mistake('aria-label="h"', "", "widgets", "no name"),
+    "dead widget on the disk": Mistake("ArrowRight", "End: 0, Right", "life", "does not change"),
     "no slider": Mistake('role="slider" tabindex', "data-x", "widgets", "nothing to move"),
     "slow slider": Mistake("const wait = 0;", "const wait = 90;", "widgets", " ms, not under"),
     "widget that never comes": added(f"{NEVER}{STILL}{STILL}", "widgets", "came alive"),
@@ -98,6 +106,9 @@ def plant(tmp_path: Path, browser: Browser, axe: str) -> Plant:
                 "barriers": lambda: checks.barriers(visit.page, axe),
                 "stills": lambda: checks.blank_widgets(visit.page),
                 "widgets": lambda: checks.dead_controls(visit.page),
+                "paper": lambda: checks.spoilt_print(visit.page),
+                "chinese": lambda: checks.unmarked_chinese(visit.page),
+                "life": lambda: checks.lifeless(visit.page),
                 "overflow": lambda: checks.overflow(visit.page, 375),
             }
             return {name: check() for name, check in known.items() if name in wanted}
@@ -151,3 +162,14 @@ def test_a_fruitless_search_is_noticed(tmp_path: Path, browser: Browser) -> None
     (tmp_path / "search.html").write_text('<!doctype html><ul id="search-results"></ul>')
     with checks.serving(tmp_path) as where, browser.new_context() as context:
         assert checks.fruitless_search(context.new_page(), where, "x", wait=300)
+
+
+def test_a_page_lost_without_storage_is_noticed(tmp_path: Path, browser: Browser) -> None:
+    button = "<button class='theme-switch-button' onclick='localStorage.a = 1'>Theme</button>"
+    (tmp_path / "page.html").write_text(f"<!doctype html><link rel=icon href=data:,>{button}")
+    (tmp_path / "search.html").write_text('<!doctype html><ul id="search-results"></ul>')
+    with checks.serving(tmp_path) as where, browser.new_context() as context:
+        context.add_init_script(checks.BLOCK_STORAGE)
+        faults = "\n".join(checks.lost_without_storage(context, where, "page"))
+    for word in ("theme button", "finds nothing", "storage is blocked"):
+        assert word in faults

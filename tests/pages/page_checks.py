@@ -7,7 +7,7 @@ import shutil
 import statistics
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cache, partial
 from html.parser import HTMLParser
@@ -213,6 +213,26 @@ def overflow(page: Page, width: int) -> list[str]:
     return [f"at {width} px: {fault}" for fault in ask(page, "overflow")]
 
 
+PAPER = 718  # px: A4 less two margins of 10 mm
+
+
+def spoilt_print(page: Page) -> list[str]:
+    """What loses its right end on A4 paper, or is too pale for it."""
+    page.set_viewport_size({"width": PAPER, "height": 1000})
+    page.emulate_media(media="print")
+    page.wait_for_timeout(100)
+    with suppress(TookTooLong):  # the page is told a moment later; else the check below says it
+        page.wait_for_function("document.documentElement.dataset.theme !== 'dark'", timeout=3_000)
+    faults = [f"on paper: {fault}" for fault in ask(page, "paper")]
+    page.emulate_media(media="screen")
+    return faults
+
+
+def unmarked_chinese(page: Page) -> list[str]:
+    """Chinese passages that a screen reader would spell in English."""
+    return list(ask(page, "unmarked"))
+
+
 def nameless_pictures(page: Page) -> list[str]:
     """Pictures of the text without a description, or with a file's path for one."""
     return list(ask(page, "nameless"))
@@ -232,11 +252,7 @@ MOST_STEPS = 12  # of a longer slider only the first steps and the end are tried
 def dead_controls(page: Page) -> list[str]:
     """Controls that keys do not move, and moves that do not change the picture or come late."""
     faults: list[str] = []
-    areas = page.locator(AREA).element_handles()
-    wanted = page.locator(WIDGET_SCRIPT).count()
-    if len(areas) < wanted:
-        faults.append(f"{wanted} widgets are on the page, {len(areas)} came alive")
-    for number, area in enumerate(areas, start=1):
+    for number, area in enumerate(_areas(page, faults), start=1):
         ask(page, "watch", area)
         controls = area.query_selector_all("[role=slider], select")
         if not controls:
@@ -255,6 +271,29 @@ def dead_controls(page: Page) -> list[str]:
                 best = min(best, _answer_time(page, area, controls[0]))
         if best >= ANSWER_MS:
             faults.append(f"widget {number} answers in {best:.0f} ms, not under {ANSWER_MS:.0f}")
+    return faults
+
+
+def _areas(page: Page, faults: list[str]) -> list[ElementHandle]:
+    """Return the living widgets; add a fault if there are fewer than there should be."""
+    areas = page.locator(AREA).element_handles()
+    wanted = page.locator(WIDGET_SCRIPT).count()
+    if len(areas) < wanted:
+        faults.append(f"{wanted} widgets are on the page, {len(areas)} came alive")
+    return areas
+
+
+def lifeless(page: Page) -> list[str]:
+    """Widgets that did not come alive, or whose first control moves nothing."""
+    faults: list[str] = []
+    for number, area in enumerate(_areas(page, faults), start=1):
+        control = area.query_selector("[role=slider], select")
+        if control is None:
+            faults.append(f"widget {number} has nothing to move")
+            continue
+        control.focus()
+        if _press(page, area, "Home") == _press(page, area, "End"):
+            faults.append(f"widget {number}: its first control does not change the picture")
     return faults
 
 
@@ -299,6 +338,36 @@ def fruitless_search(page: Page, address: str, words: str, wait: float = 8_000) 
     except TookTooLong:
         return [f"searching for {words!r} finds nothing"]
     return []
+
+
+BLOCK_STORAGE = """
+for (const name of ['localStorage', 'sessionStorage']) {
+  delete window[name];
+  Object.defineProperty(Window.prototype, name, { configurable: true, get() {
+    throw new DOMException('storage is blocked', 'SecurityError');
+  } });
+}
+"""
+FULL_STORAGE = """
+Storage.prototype.setItem = () => { throw new DOMException('full', 'QuotaExceededError'); };
+"""
+
+
+def lost_without_storage(context: BrowserContext, address: str, name: str) -> list[str]:
+    """What a page no longer does where the browser gives it no storage: search, theme, quiet."""
+    faults = []
+    with visiting(context, f"{address}/{name}.html") as visit:
+        theme = "document.documentElement.dataset.theme"
+        before = visit.page.evaluate(theme)
+        for _ in range(3):  # auto, light, dark
+            visit.page.locator("button.theme-switch-button").first.click()
+            if visit.page.evaluate(theme) != before:
+                break
+        else:
+            faults.append("the theme button changes nothing")
+        faults += fruitless_search(visit.page, address, "notation")
+        faults += noise(visit)
+    return faults
 
 
 # ------------------------------------------------------------------- files, without a browser

@@ -9,7 +9,6 @@ from playwright.sync_api import Browser
 
 from book.tools.publish import pages
 
-pytestmark = pytest.mark.xdist_group("browser")
 PAGES = [*pages(), "search", "genindex"]
 every_page = pytest.mark.parametrize("name", PAGES)
 
@@ -55,6 +54,7 @@ class _Visits(dict):
             seen.faults["mode"] = (
                 [] if theme == self.mode else [f"{theme} page, {self.mode} system"]
             )
+            seen.faults["chinese"] = checks.unmarked_chinese(visit.page)
             seen.faults["pictures"] = checks.nameless_pictures(visit.page)
             seen.faults["barriers"] = checks.barriers(visit.page, self.axe)
             if self.mode == "dark":
@@ -112,6 +112,11 @@ def test_every_picture_is_described(desk, phone, name: str) -> None:
 
 
 @every_page
+def test_chinese_says_that_it_is_chinese(desk, name: str) -> None:
+    none(desk[name].faults["chinese"])
+
+
+@every_page
 def test_every_control_moves_its_picture_by_keyboard(desk, name: str) -> None:
     none(desk[name].faults.get("widgets", []))
 
@@ -136,16 +141,21 @@ def test_without_scripts_each_widget_shows_its_picture(browser: Browser, address
 
 
 @every_page
-def test_page_is_alive_from_the_disk(browser: Browser, book: Path, name: str) -> None:
+def test_page_is_alive_from_the_disk_and_prints(browser: Browser, book: Path, name: str) -> None:
     where = book.as_uri()
     with (
-        browser.new_context() as context,
+        browser.new_context(color_scheme="dark") as context,
         checks.visiting(context, f"{where}/{name}.html") as visit,
     ):
-        faults = []
-        if visit.page.locator(checks.WIDGET_SCRIPT).count():
-            faults += [f for f in checks.dead_controls(visit.page) if " ms, " not in f]
-        none(faults + checks.noise(visit) + checks.bad_requests(visit, where))
+        none(
+            checks.lifeless(visit.page)
+            + checks.spoilt_print(visit.page)
+            + checks.noise(visit)
+            + checks.bad_requests(visit, where)
+        )
+
+
+WORDS = ["notation", "天气", "今天", "γ", "√", "W_O"]
 
 
 @pytest.mark.parametrize("served", [True, False], ids=["served", "from the disk"])
@@ -155,8 +165,17 @@ def test_search_finds(browser: Browser, book: Path, address: str, *, served: boo
         browser.new_context() as context,
         checks.visiting(context, f"{where}/search.html") as visit,
     ):
-        faults = checks.fruitless_search(visit.page, where, "notation")
+        faults = [f for word in WORDS for f in checks.fruitless_search(visit.page, where, word)]
         none(faults + checks.noise(visit) + checks.bad_requests(visit, where))
+
+
+@pytest.mark.parametrize("storage", ["blocked", "full"])
+def test_search_and_theme_need_no_storage(browser: Browser, address: str, storage: str) -> None:
+    with browser.new_context() as context:
+        context.add_init_script(
+            checks.BLOCK_STORAGE if storage == "blocked" else checks.FULL_STORAGE
+        )
+        none(checks.lost_without_storage(context, address, pages()[0]))
 
 
 def test_root_leads_to_the_first_page(browser: Browser, address: str) -> None:

@@ -25,6 +25,37 @@
     return faults;
   };
 
+  // On paper nothing scrolls, and paper is white: what is cut off, and what is too pale for it.
+  const paper = () => {
+    const faults = [], width = document.documentElement.clientWidth;
+    const light = colour => {
+      const [r, g, b] = colour.match(/[\d.]+/g).map(v => (v /= 255) <= .04045 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4);
+      return .2126 * r + .7152 * g + .0722 * b;
+    };
+    for (const e of document.querySelectorAll('main :is(p, pre, td, th, code, table, svg, img, .katex-html)')) {
+      if (e.closest('[hidden], button') || e.parentElement.closest('svg')) continue;
+      const box = e.getBoundingClientRect();
+      if (box.width <= 1 || box.height <= 1) continue;
+      const inside = e.localName === 'pre' && e.scrollWidth > e.clientWidth + 1;
+      if (box.right > width + 1 || inside) faults.push(`<${e.localName}> loses its right end: ${text(e)}`);
+      const contrast = 1.05 / (light(getComputedStyle(e).color) + .05);
+      if (contrast < 4.5 && text(e)) faults.push(`<${e.localName}> is pale (${contrast.toFixed(2)}:1): ${text(e)}`);
+      if (faults.length > 5) break;
+    }
+    return faults;
+  };
+
+  // Chinese text that does not say that it is Chinese.
+  const unmarked = () => {
+    const faults = [], texts = document.createTreeWalker(document.querySelector('main'), NodeFilter.SHOW_TEXT);
+    while (texts.nextNode()) {
+      const { parentElement: e, data } = texts.currentNode;
+      if (!/\p{Script=Han}/u.test(data) || e.closest('[lang|="zh"], script, style, title, option')) continue;
+      faults.push(`Chinese without lang="zh" in <${e.localName}>: ${data.trim().slice(0, 40)}`);
+    }
+    return faults.slice(0, 5);
+  };
+
   // Pictures of the text without a description, or with a file's path for one.
   const nameless = () => [...document.querySelectorAll('article :is(img, svg)')].filter(e => {
     if (e.closest('[aria-hidden="true"], .katex, button') || e.parentElement.closest('svg')) return false;
@@ -73,5 +104,5 @@
     }).observe(area, { childList: true, subtree: true, characterData: true });
   };
 
-  window.ask = { overflow, nameless, blank, barriers, picture, positions, answers, watch };
+  window.ask = { overflow, paper, unmarked, nameless, blank, barriers, picture, positions, answers, watch };
 })();
