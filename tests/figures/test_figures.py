@@ -335,7 +335,7 @@ def test_a_reader_s_own_style_changes_nothing():
 
 def test_a_widget_of_twenty_stays_small():
     values = (torch.rand(20, 3, 24) * torch.logspace(0, -9, 24)).tolist()
-    style = {"y_log": True, "y_holds": (1e-17, 1), "x_title": "block", "y_title": "gradient"}
+    style = {"y_log": True, "y_holds": (1e-17, 1.0), "x_title": "block", "y_title": "gradient"}
     assert explore(
         lambda n: figures.lines({"one": values[n], "other": values[-n]}, alt="x", **style),
         n=range(20),

@@ -120,6 +120,9 @@ new PerformanceObserver(list => list.getEntries().forEach(e => {
 """
 
 
+LEFT = "net::ERR_ABORTED"  # the page was left before this came: no fault of the page
+
+
 @dataclass
 class Visit:
     """One opening of a page, and what was seen meanwhile."""
@@ -141,7 +144,7 @@ def visiting(context: BrowserContext, address: str) -> Iterator[Visit]:
     page.on("console", lambda m: m.type in {"error", "warning"} and visit.complaints.append(m.text))
     page.on("pageerror", lambda error: visit.complaints.append(str(error)))
     page.on("request", lambda request: visit.addresses.append(request.url))
-    page.on("requestfailed", lambda request: visit.failed.append(request.url))
+    page.on("requestfailed", lambda r: r.failure != LEFT and visit.failed.append(r.url))
     page.on("response", lambda r: r.status >= 400 and visit.failed.append(f"{r.status} {r.url}"))
     wire = context.new_cdp_session(page)
     wire.send("Network.enable")
