@@ -72,8 +72,8 @@ def lines(
     if long != {len(at)} or not at:
         raise ValueError(f"lines needs as many values as places x; {sorted(long)} and {len(at)}")
     levels = dict(marks or {})
-    drawn = [v for many in runs.values() for run in many for v in run if math.isfinite(v)]
-    drawn += [*levels.values(), *y_holds]
+    drawn = [float(v) for v in (*levels.values(), *y_holds)]
+    drawn += [v for many in runs.values() for run in many for v in run if math.isfinite(v)]
     for name, scale, those in (("x", x_log, at), ("y", y_log, drawn)):
         if not those:
             raise ValueError("lines has no finite value to draw")
