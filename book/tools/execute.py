@@ -7,12 +7,14 @@ it twice changes no byte: nothing of the time, the machine or a random name is k
 import argparse
 import ast
 import hashlib
+import inspect
 import json
 import os
 import re
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -33,6 +35,7 @@ ROOT = Path(__file__).resolve().parents[2]
 CHAPTERS = ROOT / "chapters"
 MADE_FROM = "transformer_block"  # the key in a notebook's metadata that holds its digests
 STATE = "application/vnd.jupyter.widget-state+json"
+PACKAGE = "transformer_block"
 VIEW = "application/vnd.jupyter.widget-view+json"
 LONGEST_CELL = 900  # seconds
 
@@ -91,12 +94,41 @@ def code_of(notebook: Any) -> str:
 
 
 def made_from(notebook: Any, source: Path = ROOT / "src") -> dict[str, str]:
-    """Return what a stored notebook was made from: its code with what that uses, and the rows."""
+    """Return what a stored notebook was made from: code with all it uses, rows, shown sources."""
     code = code_of(notebook)
     told = {node.value for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Constant)}
     kept = [study.stored() for name, study in studies().items() if name in told]
     rows = [repr((study.get("torch"), study.get("rows"))) for study in kept]
-    return {"code": fingerprint(code=code, source=source), "rows": _hash(rows)}
+    return {
+        "code": fingerprint(code=code, source=source),
+        "rows": _hash(rows),
+        "shown": _hash(shown_sources(code)),
+    }
+
+
+def shown_sources(code: str) -> Iterator[str]:
+    """Yield the sources that a chapter prints: the fingerprint leaves their docstrings out."""
+    imported: dict[str, tuple[str, str]] = {}
+    tree = ast.parse(code)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith(PACKAGE):
+            imported |= {each.asname or each.name: (node.module, each.name) for each in node.names}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in {"show_source", "show_study"}:
+            for named in node.args:
+                first, *steps = ast.unparse(named).split(".")
+                if first in imported:
+                    yield inspect.getsource(inspect.unwrap(_found(*imported[first], *steps)))
+                elif isinstance(named, ast.Constant) and named.value in studies():
+                    yield inspect.getsource(studies()[named.value].function)
+
+
+def _found(module: str, name: str, *steps: str) -> Any:
+    """Return what `from module import name` and then `name.steps` give."""
+    found = getattr(import_module(module), name, None) or import_module(f"{module}.{name}")
+    for step in steps:
+        found = getattr(found, step)
+    return found
 
 
 def _hash(parts: Iterable[str]) -> str:

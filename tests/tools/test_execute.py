@@ -121,6 +121,17 @@ def test_the_digest_sees_code_and_rows_but_not_prose(tmp_path, monkeypatch):
     assert made_from(cell)["rows"] != before["rows"]
     assert made_from("1 + 1", "2") == first
 
+    shown = (
+        "from transformer_block import norm\nshow_source(norm.LayerNorm.forward, fold='The norm')"
+    )
+    before = made_from(shown)
+    source = tool.inspect.getsource
+    monkeypatch.setattr(tool.inspect, "getsource", lambda thing: source(thing) + "\n# said anew")
+    assert made_from(shown)["shown"] != before["shown"], "what is printed has changed"
+    assert made_from(shown)["code"] == before["code"]
+    monkeypatch.setattr(tool.inspect, "getsource", lambda thing: str(thing.__qualname__))
+    assert list(tool.shown_sources(shown)) == ["LayerNorm.forward"]
+
 
 def test_a_cell_may_hold_magics(tmp_path):
     chapter(tmp_path, "if True:\n    %pip install x", "!ls", "1 + 1")
