@@ -22,6 +22,17 @@ def pytest_configure(config: pytest.Config) -> None:
         where = "is not installed" if found is None else f"would come from {found.origin}"
         pytest.exit(f"transformer_block {where}. Set this folder up: make check", returncode=4)
     config.stash[SPENT] = defaultdict(float)
+    share_cores(config)
+
+
+def share_cores(config: pytest.Config) -> None:
+    """Let each worker and its kernels compute on its share of the cores.
+
+    Two kernels with two threads each on two cores wait for each other: small trainings took
+    several times as long.
+    """
+    workers = config.getoption("numprocesses", 0) or 1
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // workers)))
 
 
 SPENT = pytest.StashKey[dict[str, float]]()
