@@ -13,7 +13,7 @@ from transformer_block import figures
 # part of the drawing → where it leads
 PLACES = {
     "embedding": "chapters/00-the-task",
-    "stack": "chapters/06-pre-norm-block",
+    "stack": "chapters/07-stack",
     "residual_mha": "chapters/03-residual",
     "norm_mha": "chapters/04-layernorm",
     "heads": "chapters/01-heads",
@@ -22,8 +22,8 @@ PLACES = {
     "residual_ffn": "chapters/03-residual",
     "norm_ffn": "chapters/04-layernorm",
     "ffn": "chapters/05-ffn",
-    "norm_final": "chapters/04-layernorm",
-    "head": "chapters/00-the-task",
+    "norm_final": "chapters/07-stack",
+    "head": "chapters/08-lm-head",
 }
 
 
