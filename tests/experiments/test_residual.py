@@ -1,9 +1,12 @@
+import copy
+
 import pytest
 import torch
+from torch import nn
 
-from transformer_block import causal_mask
+from transformer_block import causal_mask, next_token_loss
 from transformer_block.experiments import residual
-from transformer_block.experiments.deep_stacks import deep_model, streams
+from transformer_block.experiments.deep_stacks import deep_model, first_steps, streams
 from transformer_block.experiments.residual import (
     ResidualNet,
     fit,
@@ -109,3 +112,87 @@ def test_part_by_part_each_is_trained_and_earlier_ones_stay(monkeypatch):
     fit_one_by_one(net, *wave(1))
     fit_together(net, *wave(1))
     assert calls == [(8, 1), (4, 2), (4, 3), (16, None)]
+
+
+def bare(n_layers=3):
+    """A bare stack, and what five steps have made of it."""
+    start = deep_model("no residual", n_layers, seed=1, d_model=12, n_heads=3)
+    after = copy.deepcopy(start)
+    first_steps(after, seed=1, steps=5)
+    return start, after
+
+
+def test_gradient_lengths_are_those_of_backward():
+    model = deep_model("pre-norm", 2, seed=1)
+    ids, counts = residual.new_sentences(4)
+    found = residual.gradient_lengths(model, seed=4)
+    assert all(p.grad is None for p in model.parameters())
+    next_token_loss(model(ids), ids, counts).backward()
+    for block, length in zip(model.blocks, found, strict=True):
+        every = torch.cat([p.grad.flatten() for p in block.parameters()])
+        assert length == pytest.approx(float(every.norm()), rel=1e-4)
+    assert found != residual.gradient_lengths(model, seed=5)
+
+
+def test_sizes_are_root_mean_squares_in_the_order_of_the_blocks():
+    model = deep_model("pre-norm", 2, seed=1)
+    norms = residual.sizes(model, "blocks.*.norm_ffn", seed=1)
+    assert norms == pytest.approx([1, 1], abs=0.01)
+    with torch.no_grad():
+        model.blocks[1].ffn.W_2.weight.zero_()
+        model.blocks[1].ffn.W_2.bias.fill_(3)
+    assert residual.sizes(model, "blocks.*.ffn", seed=1)[1] == pytest.approx(3)
+
+
+def test_tokens_that_are_all_alike_are_not_apart():
+    start, _ = bare()
+    assert residual.apart(start, seed=1) > 1e-2
+    with torch.no_grad():
+        start.blocks[2].ffn.W_2.weight.zero_()
+        start.blocks[2].ffn.W_2.bias.fill_(3)
+    assert residual.apart(start, seed=1) == pytest.approx(0, abs=1e-6)
+
+
+@pytest.mark.parametrize("random", [False, True])
+def test_the_two_parts_of_a_first_matrix_s_change_make_the_whole(random):
+    start, after = bare()
+    parts = [
+        residual.part_of_change(start, after, keep=keep, seed=1, random=random)
+        for keep in (True, False)
+    ]
+    old, new, answer, rest = (m.blocks[0].mha.W_V.weight for m in (start, after, *parts))
+    torch.testing.assert_close((answer - old) + (rest - old), new - old)
+    assert torch.linalg.matrix_rank(answer - old, rtol=1e-3) == 1
+    assert torch.equal(parts[0].blocks[0].norm_mha.gamma, after.blocks[0].norm_mha.gamma)
+
+
+def test_the_common_answer_is_that_to_the_mean_token_and_is_found_behind_edits():
+    start, after = bare()
+    model = residual.part_of_change(start, after, keep=False, seed=1)
+    given = {}
+    handles = [
+        part.register_forward_hook(
+            lambda _, args, out, name=name: given.update({name: args[0].flatten(0, -2).mean(0)})
+        )
+        for name, part in model.blocks.named_modules()
+        if isinstance(part, nn.Linear)
+    ]
+    model(residual.new_sentences(1).ids)
+    for handle in handles:
+        handle.remove()
+    olds, news = (dict(m.blocks.named_modules()) for m in (start, model))
+    assert len(given) == 3 * 6
+    for name, mean in given.items():  # no matrix answers its mean token otherwise than at first
+        change = (news[name].weight - olds[name].weight) @ mean
+        assert change.norm() < 1e-4 * (olds[name].weight @ mean).norm(), name
+
+
+def test_splitting_leaves_the_models_and_the_random_state_alone():
+    start, after = bare()
+    kept = [copy.deepcopy(model.state_dict()) for model in (start, after)]
+    state = torch.get_rng_state()
+    model = residual.part_of_change(start, after, keep=True, seed=1, random=True)
+    assert torch.equal(state, torch.get_rng_state())
+    for before, each in zip(kept, (start, after), strict=True):
+        assert all(torch.equal(before[name], p) for name, p in each.state_dict().items())
+    assert not any(part._forward_pre_hooks for part in model.modules())

@@ -1,20 +1,24 @@
-"""Chapter 03: the gradient by depth, three ways to join, and a net of small parts."""
+"""Chapter 03: the gradient by depth and what stops it, ways to join, and a net of small parts."""
 
+import copy
 from collections.abc import Iterable
-from typing import cast
+from typing import Any, cast
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
+from transformer_block.activations import record
 from transformer_block.block import PreNormBlock
 from transformer_block.experiments.deep_stacks import deep_model, first_steps
 from transformer_block.experiments.recorded import recorded
 from transformer_block.experiments.seeds import seeded
 from transformer_block.feed_forward import FeedForward
+from transformer_block.language import Batch, toy_language
 from transformer_block.language_model import LanguageModel
 from transformer_block.multi_head import KeyValueCache, MultiHeadAttention
 from transformer_block.norm import LayerNorm
+from transformer_block.training import next_token_loss
 
 WAYS = ("add", "append", "concat and project")
 
@@ -200,6 +204,95 @@ def fit_one_by_one(net: ResidualNet, x: Float[Tensor, "n 1"], y: Float[Tensor, "
         fit(net, x, y, learning, k)
 
 
+def new_sentences(seed: int) -> Batch:
+    """Draw 32 sentences of the toy language that a training from this seed does not begin with."""
+    return toy_language().sample(32, torch.Generator().manual_seed(seed + 1000))
+
+
+def gradient_lengths(model: LanguageModel, *, seed: int) -> list[float]:
+    """Return the length of the gradient by each block's weights, first to last, on 32 sentences."""
+    ids, counts = new_sentences(seed)
+    every = [list(block.parameters()) for block in model.blocks]
+    loss = next_token_loss(model(ids), ids, counts)
+    slopes = iter(torch.autograd.grad(loss, [p for those in every for p in those]))
+    return [float(torch.stack([next(slopes).norm() for _ in those]).norm()) for those in every]
+
+
+def sizes(model: LanguageModel, *names: str, seed: int) -> list[float]:
+    """Return the root mean square of activations on 32 sentences; names as `record` takes them."""
+    with torch.no_grad(), record(model, list(names)) as run:
+        model(new_sentences(seed).ids)
+    return [float(X.square().mean().sqrt()) for X in run.values()]
+
+
+def apart(model: LanguageModel, *, seed: int) -> float:
+    """Return how far tokens behind the last block are from their mean: a share of their length."""
+    last = f"blocks.{len(model.blocks) - 1}"
+    with torch.no_grad(), record(model, [last]) as run:
+        model(new_sentences(seed).ids)
+    X = run[last]
+    return float((X - X.mean(dim=(0, 1))).norm() / X.norm())
+
+
+@torch.no_grad()
+def part_of_change(
+    start: LanguageModel, after: LanguageModel, *, keep: bool, seed: int, random: bool = False
+) -> LanguageModel:
+    """Return a copy of `after` in which the matrices of the blocks made only part of their change.
+
+    A matrix W, changed by ΔW, answers a direction u of its input with ΔW u. That answer alone is
+    kept, W = W_start + ΔW u uᵀ, or it alone is left out, W = W_start + ΔW (I − u uᵀ). Here u is
+    the mean token that reaches the matrix, on 32 sentences, the matrices before it being edited
+    already; with `random` it is a direction drawn from the seed. All else is as in `after`.
+    """
+    model, old = copy.deepcopy(after), dict(start.blocks.named_modules())
+    generator = torch.Generator().manual_seed(seed)
+
+    def edit(name: str, linear: nn.Linear, given: tuple[Any, ...]) -> None:
+        mean = given[0].flatten(0, -2).mean(dim=0)
+        u = torch.randn(mean.shape, generator=generator) if random else mean
+        u = u / u.norm()
+        before = cast(nn.Linear, old[name]).weight
+        change = linear.weight - before
+        answer = torch.outer(change @ u, u)
+        linear.weight.copy_(before + (answer if keep else change - answer))
+
+    handles = [
+        part.register_forward_pre_hook(lambda part, given, name=name: edit(name, part, given))
+        for name, part in model.blocks.named_modules()
+        if isinstance(part, nn.Linear)
+    ]
+    model(new_sentences(seed).ids)  # each matrix is edited as the sentences reach it
+    for handle in handles:
+        handle.remove()
+    return model
+
+
+@recorded(settings=[{"kind": "no residual", "n_layers": 24}], seeds=range(34, 40))
+def five_steps(seed: int, kind: str, n_layers: int) -> dict[str, float | list[float]]:
+    """Train for five steps; return the first block's gradient with parts of the change.
+
+    `start` and `after` five steps; the answer to the common direction `left_out`, or it `alone`;
+    the answer to a random direction left out instead, `control`. `growth` says of each sublayer,
+    first to last, how many times as large as at the start it writes after the five steps; `apart`
+    how far, at the start, the tokens behind the last block are from their mean, as a share.
+    """
+    start = deep_model(kind, n_layers, seed=seed)
+    after = copy.deepcopy(start)
+    first_steps(after, seed=seed, steps=5)
+    models = {
+        "start": start,
+        "after": after,
+        "left_out": part_of_change(start, after, keep=False, seed=seed),
+        "alone": part_of_change(start, after, keep=True, seed=seed),
+        "control": part_of_change(start, after, keep=False, seed=seed, random=True),
+    }
+    one, other = (sizes(m, "blocks.*.mha", "blocks.*.ffn", seed=seed) for m in (start, after))
+    growth = [b / a for a, b in zip(one, other, strict=True)]
+    first = {name: gradient_lengths(model, seed=seed)[0] for name, model in models.items()}
+    return {**first, "growth": growth, "apart": apart(start, seed=seed)}
+
+
 @recorded(
     settings=[
         {"kind": kind, "n_layers": n_layers}
@@ -221,7 +314,7 @@ def gradient_by_depth(seed: int, kind: str, n_layers: int) -> dict[str, list[flo
         for n_layers in (8, 24)
         for way in ("add", "concat and project", "the same, begun as a sum")
     ],
-    seeds=[31, 32, 33],
+    seeds=range(31, 41),
 )
 def ways_to_join(seed: int, way: str, n_layers: int) -> dict[str, float]:
     """Return the loss, in nats per token, over the last ten of sixty steps at a constant rate."""
