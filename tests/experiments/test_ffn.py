@@ -7,12 +7,15 @@ import pytest
 import torch
 from scipy.optimize import linprog
 
+from transformer_block import LanguageModel, PreNormBlock, toy_config
 from transformer_block.experiments import ffn
 from transformer_block.experiments.ffn import (
     Facts,
+    at_work,
     cover,
     lone_facts,
     most_facts,
+    same_weights,
     separable,
     separable_share,
     store,
@@ -96,9 +99,43 @@ def test_storing_leaves_the_global_random_state_alone_and_repeats():
     assert torch.equal(torch.get_rng_state(), before)
 
 
-def test_the_most_is_the_last_number_on_the_grid_of_which_99_percent_are_right(monkeypatch):
+@pytest.mark.parametrize("able", [10, 17, 99, 640, 5000])
+def test_the_most_is_found_to_within_the_factor(monkeypatch, able):
     monkeypatch.setattr(ffn, "store", lambda seed, facts, *sizes: len(facts.keys))
-    monkeypatch.setattr(Facts, "right", lambda facts, n: torch.arange(n) < 64)
-    assert most_facts(51, 6, ratio=2.0) == 64
-    monkeypatch.setattr(Facts, "right", lambda facts, n: torch.arange(n) < 63)  # 98.4 % of 64
-    assert most_facts(51, 6, ratio=2.0) == 32
+    monkeypatch.setattr(Facts, "right", lambda facts, n: torch.arange(n) < able)
+    most = int(able / 0.99)  # so many, of which `able` are right, are still 99 %
+    for near in (1.04, 1.5):
+        found = most_facts(51, 6, near=near)
+        assert found <= most
+        assert found == 0 or most < max(found * near, found + 1) + 1
+    assert (most_facts(51, 6) == 0) == (most < 16)
+
+
+def test_all_that_are_tried_may_be_stored(monkeypatch):
+    monkeypatch.setattr(ffn, "store", lambda seed, facts, *sizes: len(facts.keys))
+    monkeypatch.setattr(Facts, "right", lambda facts, n: torch.arange(n) >= 0)
+    assert most_facts(51, 6) == 8192
+
+
+def test_blocks_of_other_widths_have_as_many_weights():
+    for d_model in (12, 20, 32, 44, 54):
+        block = PreNormBlock(d_model, n_heads=2, d_ff=same_weights(d_model))
+        weights = sum(p.numel() for p in block.parameters() if p.dim() == 2)
+        assert weights == pytest.approx(12 * 32**2, abs=d_model)
+    with pytest.raises(ValueError, match="of 12288 none are left for an FFN"):
+        same_weights(64)
+
+
+def test_silent_neurons_and_the_share_of_the_strongest_are_those_of_the_hidden_layer():
+    model = LanguageModel(toy_config(n_layers=1, activation="relu"))
+    look = at_work(model, seed=3)
+    assert 0.3 < look["zeros"] < 0.7
+    assert 0.1 < look["tenth"] < 1  # the strongest tenth writes more than its share
+    torch.nn.init.zeros_(model.blocks[0].ffn.W_1.weight)
+    torch.nn.init.constant_(model.blocks[0].ffn.W_1.bias, -1.0)
+    assert at_work(model, seed=3)["zeros"] == 1
+    torch.nn.init.ones_(model.blocks[0].ffn.W_1.bias)
+    torch.nn.init.ones_(model.blocks[0].ffn.W_2.weight)
+    alike = at_work(model, seed=3)  # all neurons write the same: a tenth writes a tenth
+    tenth = model.config.d_ff // 10 / model.config.d_ff
+    assert alike == {"zeros": 0, "tenth": pytest.approx(tenth)}
