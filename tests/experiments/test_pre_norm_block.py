@@ -1,13 +1,19 @@
+import math
+
 import pytest
 import torch
 from torch import nn
 
 from transformer_block import LanguageModel, PostNormBlock, PreNormBlock, causal_mask
+from transformer_block.experiments.deep_stacks import deep_model
 from transformer_block.experiments.pre_norm_block import (
     MIXERS,
     DenseBox,
     ElsewhereLanguage,
+    apart,
     as_torch_layer,
+    fillers_read,
+    first_hundred,
     gradients_by_torch_name,
     names_in_torch,
     train_elsewhere,
@@ -177,3 +183,69 @@ def test_no_weight_is_left_out():
 def test_what_torch_has_not_is_refused(settings):
     with pytest.raises(ValueError, match="LayerNorm and a two-layer FFN only"):
         as_torch_layer(PreNormBlock(d_model, h, d_ff, **settings))
+
+
+def test_the_rate_rises_during_warm_up_and_then_stays(monkeypatch):
+    rates = []
+    step = torch.optim.AdamW.step
+
+    def spy(optimiser, *args):
+        rates.append(optimiser.param_groups[0]["lr"])
+        return step(optimiser, *args)
+
+    monkeypatch.setattr(torch.optim.AdamW, "step", spy)
+    model = deep_model("pre-norm", 2, seed=1)
+    losses, gradients = first_hundred(model, seed=1, lr=0.01, warm_up=0.5, steps=4)
+    assert rates == pytest.approx([0.005, 0.01, 0.01, 0.01])
+    assert len(losses) == 4
+    lengths = [
+        math.sqrt(sum(float(p.grad.square().sum()) for p in block.parameters()))
+        for block in model.blocks
+    ]
+    assert gradients == pytest.approx(lengths)
+
+
+def test_nothing_is_clipped(monkeypatch):
+    limits = []
+    monkeypatch.setattr(
+        torch.nn.utils,
+        "clip_grad_norm_",
+        lambda weights, limit: limits.append(limit) or torch.tensor(1.0),
+    )
+    first_hundred(deep_model("pre-norm", 1, seed=1), seed=1, lr=0.01, warm_up=0.0, steps=1)
+    assert limits == [math.inf]
+
+
+def test_tokens_that_are_one_vector_are_not_apart():
+    model = deep_model("pre-norm", 1, seed=2)
+    before = apart(model, seed=2)
+    assert len(before) == 2
+    assert all(0.3 < share < 1 for share in before)
+    nn.init.zeros_(model.E.weight)  # only the position is left, the same for all 64
+    assert apart(model, seed=2) == pytest.approx([0, 0], abs=1e-6)
+
+
+def test_tokens_without_a_common_part_are_apart():
+    model = deep_model("pre-norm", 1, seed=2)
+    with torch.no_grad():
+        model.P.weight.zero_()
+        model.E.weight.normal_()
+        together = apart(model, seed=2)[0]
+        model.P.weight.fill_(3.0)
+    assert apart(model, seed=2)[0] < together / 2
+
+
+def test_the_reader_finds_the_fillers_where_they_stand_and_only_there():
+    source = ElsewhereLanguage(SMALL, n_places=4)
+    config = toy_config(
+        n_layers=1, n_ctx=source.n_ctx, d_model=12, n_heads=3, vocab_size=len(SMALL.vocabulary)
+    )
+    model = LanguageModel(config)
+    with torch.no_grad():
+        model.P.weight.zero_()
+        block = model.blocks[0]
+        for silent in (block.mha.W_O.weight, block.ffn.W_2.weight, block.ffn.W_2.bias):
+            silent.zero_()
+        assert fillers_read(model, source, seed=1) == [0, 0]  # no positions, and a silent block
+        model.P.weight[:, 0] = torch.arange(source.n_ctx)
+        assert min(fillers_read(model, source, seed=1)) > 0.9

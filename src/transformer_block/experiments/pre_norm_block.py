@@ -1,5 +1,7 @@
 """Chapter 06: where the norm stands, sentences at other places, and torch's own layer."""
 
+import copy
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -10,8 +12,9 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
 from transformer_block import _checks
+from transformer_block.attention import causal_mask
 from transformer_block.block import PostNormBlock, PreNormBlock
-from transformer_block.experiments.deep_stacks import deep_model, first_steps
+from transformer_block.experiments.deep_stacks import deep_model, read_out, streams
 from transformer_block.experiments.recorded import recorded
 from transformer_block.experiments.seeds import seeded
 from transformer_block.feed_forward import SwiGLU
@@ -186,6 +189,29 @@ def train_elsewhere(mixer: str, *, seed: int, steps: int = 400) -> LanguageModel
     return model
 
 
+@torch.no_grad()
+def fillers_read(model: LanguageModel, source: ElsewhereLanguage, *, seed: int) -> list[float]:
+    """Return how much of the number of fillers a linear reader finds: R² of `read_out`.
+
+    Two numbers: in X^(0) and behind the first block, both at the last token of each sentence. The
+    sentences and their fillers are shuffled by `seed`, so the reader is judged on pairs of them
+    that it was not fitted on.
+    """
+    rows = [source.language.encode(sentence) for sentence in source.language.sentences]
+    last = torch.tensor([len(row) - 1 for row in rows])
+    ids = pad_sequence(rows, batch_first=True, padding_value=source.language.pad_id)
+    at_last: list[list[Tensor]] = [[], []]
+    for k in range(source.n_places):
+        behind = source._behind(k, ids)
+        X_0 = model.E(behind) + model.P.weight[: behind.shape[1]]
+        X_1 = model.blocks[0](X_0, causal_mask(behind.shape[1]))
+        for kept, X in zip(at_last, (X_0, X_1), strict=True):
+            kept.append(X[torch.arange(len(ids)), last + k])
+    fillers = torch.arange(source.n_places).repeat_interleave(len(ids))[:, None].float()
+    order = torch.randperm(len(fillers), generator=torch.Generator().manual_seed(seed))
+    return [read_out(torch.cat(kept)[order], fillers[order]) for kept in at_last]
+
+
 def names_in_torch(block: PreNormBlock) -> dict[str, list[Tensor]]:
     """Say which of our weights stand one below the other in each of torch's.
 
@@ -245,25 +271,112 @@ def gradients_by_torch_name(block: PreNormBlock) -> dict[str, Tensor]:
     }
 
 
+def first_hundred(
+    model: LanguageModel, *, seed: int, lr: float, warm_up: float, steps: int = 100
+) -> tuple[list[float], list[float]]:
+    """Train a model in place; return the loss of each step and the last gradient of each block.
+
+    Batches of 32 sentences, no clipping. For the share `warm_up` of the steps the rate rises to
+    `lr` in equal parts, and there it stays. A block's gradient is the length of that of all its
+    weights together, as the last step used it.
+    """
+    losses: list[float] = []
+    recipe = Recipe(steps=steps, batch_size=32, lr=lr, warm_up=warm_up, lr_last=1.0, clip=math.inf)
+    train(
+        model,
+        toy_language(),
+        seed=seed,
+        recipe=recipe,
+        on_step=lambda _, loss: losses.append(loss),
+    )
+    return losses, [_length_of_gradient(block) for block in model.blocks]
+
+
+def _length_of_gradient(block: nn.Module) -> float:
+    lengths = [weight.grad.norm() for weight in block.parameters() if weight.grad is not None]
+    return float(torch.stack(lengths).norm())
+
+
+@torch.no_grad()
+def apart(model: LanguageModel, *, seed: int) -> list[float]:
+    """Return which share of the stream tells tokens apart, in X^(0) and behind each block.
+
+    The fifth tokens of 64 sentences have a common part, their mean, which tells nothing about any
+    of them. The share is √(sum of the squares without the mean / sum of the squares): 1 where the
+    mean is 0, and 0 where all 64 are the same vector.
+    """
+    ids = toy_language().sample(64, torch.Generator().manual_seed(seed)).ids[:, :5]
+    shares = []
+    for X in streams(model, model.E(ids) + model.P.weight[:5]):
+        fifth = X[:, -1]
+        shares.append(float((fifth - fifth.mean(dim=0)).norm() / fifth.norm()))
+    return shares
+
+
 @recorded(
     settings=[
-        {"kind": "pre-norm", "n_layers": 6, "std": None},
-        {"kind": "post-norm", "n_layers": 6, "std": None},
-        {"kind": "pre-norm", "n_layers": 36, "std": None},
-        {"kind": "post-norm", "n_layers": 36, "std": None},
-        {"kind": "adds norm", "n_layers": 36, "std": None},
-        {"kind": "pre-norm", "n_layers": 36, "std": 0.02},
-        {"kind": "post-norm", "n_layers": 36, "std": 0.02},
-    ],
-    seeds=[61, 62, 63],
+        {"kind": kind, "n_layers": n_layers, "lr": lr, "warm_up": warm_up}
+        for n_layers in (6, 36)
+        for warm_up in (0.0, 0.5)
+        for lr in (3e-4, 1e-3, 3e-3, 1e-2)
+        for kind in ("pre-norm", "post-norm")
+    ]
+    + [{"kind": "adds norm", "n_layers": 36, "lr": 3e-3, "warm_up": 0.0}],
+    seeds=[64, 65, 66],
 )
-def norm_place(
-    seed: int, kind: str, n_layers: int, std: float | None
-) -> dict[str, float | list[float]]:
-    """Return the loss of each of 50 steps, the mean of the last five, and the last gradients."""
-    model = deep_model(kind, n_layers, seed=seed, std=std)
-    losses, gradients = first_steps(model, seed=seed, steps=50, look_at=[49])
-    return {"loss": sum(losses[-5:]) / 5, "losses": losses, "gradients": gradients[49]}
+def norm_place(seed: int, kind: str, n_layers: int, lr: float, warm_up: float) -> dict[str, float]:
+    """Train for 100 steps; return the mean loss of the last five, and two gradients of the last.
+
+    `first` and `last` are the gradients of the first block and of the last one.
+    """
+    model = deep_model(kind, n_layers, seed=seed)
+    losses, gradients = first_hundred(model, seed=seed, lr=lr, warm_up=warm_up)
+    return {"loss": sum(losses[-5:]) / 5, "first": gradients[0], "last": gradients[-1]}
+
+
+@recorded(
+    settings=[
+        {"kind": "pre-norm", "lr": 3e-3},
+        {"kind": "post-norm", "lr": 3e-4},
+        {"kind": "post-norm", "lr": 3e-3},
+    ],
+    seeds=[*range(61, 76)],
+)
+def tells_apart(seed: int, kind: str, lr: float) -> dict[str, float]:
+    """Train 36 blocks without warm-up; return what `apart` finds at the end of the stack.
+
+    `after_5` and `after_20` say after how many steps.
+    """
+    found = {}
+    for steps in (5, 20):
+        model = deep_model(kind, 36, seed=seed)
+        first_hundred(model, seed=seed, lr=lr, warm_up=0.0, steps=steps)
+        found[f"after_{steps}"] = apart(model, seed=seed)[-1]
+    return found
+
+
+@recorded(
+    settings=[
+        {"kind": kind, "embeddings": embeddings}
+        for embeddings in (0.02, 1.0)
+        for kind in ("pre-norm", "post-norm")
+    ],
+    seeds=[*range(64, 73)],
+)
+def small_weights(seed: int, kind: str, embeddings: float) -> dict[str, float | list[float]]:
+    """Train 36 blocks drawn from N(0, 0.02²) for 50 steps at 3e-3, without warm-up.
+
+    E and P are drawn from N(0, embeddings²). Return the mean loss of the last five steps, and what
+    `apart` finds after five steps.
+    """
+    model = deep_model(kind, 36, seed=seed, std=0.02)
+    with torch.no_grad():
+        for table in (model.E, model.P):
+            table.weight.mul_(embeddings / 0.02)
+    early = copy.deepcopy(model)
+    first_hundred(early, seed=seed, lr=3e-3, warm_up=0.0, steps=5)
+    losses, _ = first_hundred(model, seed=seed, lr=3e-3, warm_up=0.0, steps=50)
+    return {"loss": sum(losses[-5:]) / 5, "apart": apart(early, seed=seed)}
 
 
 @recorded(
