@@ -13,6 +13,7 @@ from transformer_block.experiments.training import (
     antecedent,
     harm,
     job_without,
+    learner,
     moments,
     surprise,
     train_in_turn,
@@ -95,3 +96,32 @@ def test_a_head_that_writes_nothing_does_no_harm(model):
 
 def test_moments_go_from_start_to_end():
     assert moments(800) == (0, 50, 100, 200, 400, 800)
+
+
+def test_one_part_learns_behind_a_louder_head():
+    usual, loud = (learner("attention", seed=5, head_times=times) for times in (1, 8))
+    assert torch.equal(loud.W_LM.weight, 8 * usual.W_LM.weight)
+    assert torch.equal(loud.E.weight, usual.E.weight)
+    learning = {name for name, p in loud.named_parameters() if p.requires_grad}
+    assert learning == {name for name, _ in loud.named_parameters() if ".mha." in name}
+
+
+def test_other_rates_change_the_rate_and_nothing_else(monkeypatch):
+    ran = []
+
+    def stop(job):
+        ran.append(job)
+        raise InterruptedError
+
+    monkeypatch.setattr(Job, "run", stop)
+    for study, given in (
+        (training.at_other_rates, {"removed": "residual", "lr": 1e-3}),
+        (training.eight_blocks_slowly, {"removed": "residual"}),
+    ):
+        with pytest.raises(InterruptedError):
+            study(5, **given)
+    two, eight = ran
+    assert (two.recipe.lr, eight.recipe.lr) == (1e-3, 3e-4)
+    assert two.recipe.steps == eight.recipe.steps == 400
+    assert two.without == eight.without == "residual"
+    assert (two.config.n_layers, eight.config.n_layers) == (2, 8)

@@ -1,5 +1,7 @@
 """Chapter 09: models without one of their parts, parts trained in turn, and jobs of heads."""
 
+from dataclasses import replace
+
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -153,3 +155,83 @@ def jobs_of_heads(seed: int, steps: int) -> dict[str, list[float] | list[list[fl
         "surprise": [surprise(model) for model in models],
         "harm": harm(run.model).tolist(),
     }
+
+
+@recorded(
+    settings=[
+        {"removed": removed, "lr": lr}
+        for lr in (1e-3, 8e-3)
+        for removed in ("nothing", "FFN", "all norms", "residual", "Pre-Norm, for Post-Norm")
+    ],
+    seeds=[21, 22, 23],
+)
+def at_other_rates(seed: int, removed: str, lr: float) -> dict[str, float]:
+    """Return the excess in nats per token after 400 steps at another learning rate."""
+    job = job_without(removed, seed=seed)
+    run = replace(job, recipe=replace(job.recipe, lr=lr)).run()
+    return {"excess": toy_language().evaluate(run.model).excess}
+
+
+@recorded(
+    settings=[{"removed": removed} for removed in ("nothing", "residual")], seeds=[21, 22, 23]
+)
+def eight_blocks_slowly(seed: int, removed: str) -> dict[str, float]:
+    """Return the loss of 8 blocks in nats per token after 400 small steps, at 3e-4."""
+    job = job_without(removed, seed=seed, n_layers=8)
+    run = replace(job, recipe=replace(job.recipe, lr=3e-4)).run()
+    return {"loss": toy_language().evaluate(run.model).loss}
+
+
+@recorded(
+    settings=[{"removed": removed} for removed in ("nothing", "FFN", "σ in the FFN")],
+    seeds=list(range(31, 39)),
+)
+def more_seeds(seed: int, removed: str) -> dict[str, float]:
+    """Return the excess in nats per token after 400 steps, for three lines of the table."""
+    return {"excess": toy_language().evaluate(job_without(removed, seed=seed).run().model).excess}
+
+
+@recorded(
+    settings=[
+        {"n_layers": n_layers, "n_heads": n_heads, "d_ff": d_ff}
+        for n_layers, n_heads, d_ff in (
+            (1, 1, 256),
+            (1, 2, 256),
+            (1, 4, 256),
+            (2, 1, 256),
+            (1, 1, 640),  # the parameters of two blocks, in one
+        )
+    ],
+    seeds=[31, 32, 33, 34, 35],
+)
+def heads_or_depth(
+    seed: int, n_layers: int, n_heads: int, d_ff: int
+) -> dict[str, float | list[float]]:
+    """Return the excess after 800 steps, and each family's chance of a right answer."""
+    config = toy_config(n_layers=n_layers, n_heads=n_heads, d_ff=d_ff)
+    found = toy_language().evaluate(Job(config=config, seed=seed).run().model)
+    answers = [family.answer for family in found.families.values()]
+    return {"excess": found.excess, "answers": answers}
+
+
+def learner(learns: str, *, seed: int, head_times: int) -> LanguageModel:
+    """Return a fresh model of which one part learns; W_LM begins `head_times` larger than usual."""
+    model = Job(seed=seed, only=(learns,)).model()
+    with torch.no_grad():
+        model.W_LM.weight.mul_(head_times)
+    return model
+
+
+@recorded(
+    settings=[
+        {"learns": learns, "head_times": times}
+        for learns, times in (("head", 1), ("attention", 1), ("attention", 8), ("attention", 32))
+    ],
+    seeds=[21, 22, 23],
+)
+def one_part_learns(seed: int, learns: str, head_times: int) -> dict[str, float]:
+    """Return the loss in nats per token, before and after 400 steps in which one part learns."""
+    language, model = toy_language(), learner(learns, seed=seed, head_times=head_times)
+    before = language.evaluate(model).loss
+    run = train(model, language, seed=seed, recipe=Recipe(steps=400))
+    return {"before": before, "after": language.evaluate(run.model).loss}
