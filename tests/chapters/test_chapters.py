@@ -1,8 +1,10 @@
 """Stored notebooks are what the texts and the package make; chapters keep the book's form."""
 
+import ast
 import gzip
 import html
 import json
+import math
 import re
 from html.parser import HTMLParser
 from pathlib import Path
@@ -71,6 +73,16 @@ def is_fold(cell):
     return bool(re.match(r"show_study\(|show_source\((.|\n)*fold=", cell.source))
 
 
+def is_open(cell):
+    """Tell whether a reader who opens no fold sees the code of a cell."""
+    return not is_fold(cell) and "hide-input" not in cell.metadata.get("tags", [])
+
+
+def syntax(source):
+    """Return the syntax tree of a cell, without IPython's own lines."""
+    return ast.parse(re.sub(r"^(\s*)%.*$", r"\1pass", source, flags=re.MULTILINE))
+
+
 def form_faults(notebook, headings=HEADINGS):
     faults = []
     text = [cell.source for cell in notebook.cells if cell.cell_type == "markdown"]
@@ -79,22 +91,124 @@ def form_faults(notebook, headings=HEADINGS):
         faults.append(f"the headings are {found}")
     if not text or not re.match(r"# \d\d \w", text[0]):
         faults.append("the first cell must be the title: # NN Title")
-    open_cells = [cell for cell in notebook.cells if not is_fold(cell)]
+    open_cells = [cell for cell in notebook.cells if cell.cell_type == "markdown" or is_open(cell)]
     if not 40 <= len(open_cells) <= 70:
-        faults.append(f"{len(open_cells)} cells, folded sources aside; a chapter has 40 to 70")
+        faults.append(f"{len(open_cells)} cells, folds aside; a chapter has 40 to 70")
     for source in text:
         if re.search(r"^\s*:::|^\s*```\{|\{[a-z:-]+\}`", source, flags=re.M):
             faults.append(f"only plain Markdown shows everywhere; not\n{source}")
     sizes = [len(cell.source.splitlines()) for cell in code_cells(notebook)]
+    seen = [len(cell.source.splitlines()) for cell in code_cells(notebook) if is_open(cell)]
     if max(sizes, default=0) > 20:
         faults.append(f"a code cell has {max(sizes)} lines; at most 20")
-    if sum(size <= 8 for size in sizes) < len(sizes) / 2:
-        faults.append(f"most code cells should have 8 lines or fewer; they have {sorted(sizes)}")
+    if sum(size <= 8 for size in seen) < len(seen) / 2:
+        faults.append(
+            f"most open code cells should have 8 lines or fewer; they have {sorted(seen)}"
+        )
     for cell in code_cells(notebook):
         if cell.source.rstrip().endswith(";"):
             faults.append(f"a last semicolon hides the output from people only:\n{cell.source}")
+        faults += [f"only the last line of a cell is shown, so {x} is lost" for x in lost(cell)]
         if re.search(r"\binteract(ive|_manual)?\(|\btqdm\b", cell.source):
             faults.append(f"dead on a page, or noisy:\n{cell.source}")
+    return faults
+
+
+def lost(cell):
+    """Find what is made to be looked at and not on a cell's last line."""
+    for line in syntax(cell.source).body[:-1]:
+        if isinstance(line, ast.Expr) and isinstance(line.value, ast.Call):
+            name = ast.unparse(line.value.func)
+            if re.fullmatch(r"show_source|show_study|explore|quiz|figures\..*", name):
+                yield ast.unparse(line)
+
+
+WIDE = 80  # characters; a page 1280 px wide shows 82
+DRAWN = 5  # lines of calls of figures that a cell may show; more is folded
+LONG = 100  # characters of a condition: longer ones get a name first
+COMPREHENSIONS = ast.Lambda | ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
+
+
+def visible_faults(notebook):
+    """Find what keeps a reader from seeing the idea: wide lines, drawing code, puzzles."""
+    faults = []
+    answers = [
+        code
+        for cell in notebook.cells
+        if cell.cell_type == "markdown"
+        for code in re.findall(r"```python\n(.*?)```", cell.source, flags=re.DOTALL)
+    ]
+    for source in [cell.source for cell in code_cells(notebook)] + answers:
+        wide = [line for line in source.splitlines() if len(line) > WIDE]
+        faults += [f"a line of {len(line)} characters is cut off: {line}" for line in wide]
+    for cell in code_cells(notebook):
+        if "hide-input" in cell.metadata.get("tags", []):
+            if not cell.metadata.get("mystnb", {}).get("code_prompt_show"):
+                faults.append(f"a fold must say what is inside:\n{cell.source}")
+        elif not is_fold(cell):
+            faults += [f"{fault}:\n{cell.source}" for fault in puzzles(syntax(cell.source))]
+    return faults
+
+
+def holds(nodes, kind):
+    return any(isinstance(node, kind) for node in nodes)
+
+
+def puzzles(tree):
+    drawn = 0
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and ast.unparse(node.func).startswith("figures."):
+            drawn += node.end_lineno - node.lineno + 1
+        if isinstance(node, COMPREHENSIONS) and holds(ast.walk(node), ast.NamedExpr):
+            yield "a := within a lambda or a comprehension is a puzzle"
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Tuple):
+            yield from ["statements joined by commas"] * holds(node.value.elts, ast.Call)
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "verify":
+            condition = ast.unparse(node.args[1])
+            if len(condition) > LONG:
+                yield f"name the parts of a condition of {len(condition)} characters"
+    if drawn > DRAWN:
+        yield f"{drawn} lines draw; fold them (hide-input, with a code_prompt_show)"
+
+
+READ = 200, 12  # words and lines of code that a reader takes in a minute (measured)
+SHORT = "optional"  # sections whose heading says so are not counted
+
+
+def reading_minutes(notebook):
+    """Count how long the open parts of a chapter take to read, up to the next five minutes."""
+    words = lines = skipped = 0
+    for cell in notebook.cells:
+        if cell.cell_type == "markdown":
+            for level, title in re.findall(r"^(#+) (.*)$", cell.source, flags=re.MULTILINE):
+                if len(level) <= (skipped or 9):
+                    skipped = len(level) if SHORT in title else 0
+        if skipped:
+            continue
+        if cell.cell_type == "markdown":
+            said = re.sub(r"<details>.*?</details>|```.*?```", "", cell.source, flags=re.DOTALL)
+            words += len(re.findall(r"[^\W_]+(?:['’-][^\W_]+)*", said))
+        elif is_open(cell):
+            lines += sum(bool(line.strip()) for line in cell.source.splitlines())
+    return 5 * math.ceil((words / READ[0] + lines / READ[1]) / 5)
+
+
+def time_faults(notebook):
+    text = "\n".join(cell.source for cell in notebook.cells if cell.cell_type == "markdown")
+    said = re.search(r"Reading: (\d+) minutes(?:, the exercises (\d+))?", text)
+    if not said:
+        return ["say “Reading: N minutes, the exercises M more.”"]
+    counted = reading_minutes(notebook)
+    given = sum(int(n) for n in re.findall(r"^### \d.*\((\d+) minutes\)", text, flags=re.MULTILINE))
+    faults = []
+    if int(said[1]) != counted:
+        faults.append(f"it says {said[1]} minutes of reading; {counted} are counted")
+    if counted > 40:
+        faults.append(f"{counted} minutes are too many; at most 40")
+    if given and int(said[2] or 0) != given:
+        faults.append(f"it says {said[2]} minutes of exercises; their headings say {given}")
+    if re.search(r"\bthe lecture", text, flags=re.IGNORECASE):
+        faults.append("which lecture? The usual sizes are “the running example”")
     return faults
 
 
@@ -201,6 +315,12 @@ def test_the_text_has_the_book_s_form(name):
 
 
 @every_chapter
+def test_the_idea_is_visible_and_the_time_is_true(name):
+    notebook = text_of(name)
+    assert visible_faults(notebook) + time_faults(notebook) == []
+
+
+@every_chapter
 def test_the_notebook_was_made_from_this_text_and_package(name):
     assert stale_faults(name, stored(name)) == [], "run `make run`"
 
@@ -228,8 +348,6 @@ def test_claims_have_one_chapter_and_a_sentence_each():
     assert len({tag for tag, _ in every}) == len(every)
     assert len({said for _, said in every}) == len(every)
     assert all(said.endswith(".") and len(said) < 120 for _, said in every)
-    coming = [name for name in LIST if name not in WRITTEN]
-    print(f"still to be written: {', '.join(coming)}")
 
 
 # The checks above are themselves checked: a planted fault must be found.
@@ -261,12 +379,64 @@ def test_a_missing_or_strange_claim_is_found(cells, said):
         ("x = 1\n" * 21, "21 lines"),
         ("draw();", "semicolon"),
         ("interact(draw, n=3)", "dead"),
+        ("figures.table([], [])\nverify('so', True)", "figures.table([], []) is lost"),
         ("x", "headings"),
         ("x", "1 cells"),
     ],
 )
 def test_a_code_cell_out_of_form_is_found(source, said):
     assert any(said in fault for fault in form_faults(planted([source])))
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        (f"x = '{'y' * 80}'", "cut off"),
+        ("figures.table(\n1,\n2,\n3,\n4,\n5)", "6 lines draw"),
+        ("keep = [y := f(x), y * y]\nfirst = lambda x: (y := f(x), y * y)", "puzzle"),
+        ("first(), second()", "joined by commas"),
+        (f"verify('so', {' and '.join('abcdefghijklmnopqrst')})", "of 115 characters"),
+    ],
+)
+def test_what_hides_the_idea_is_found(source, said):
+    assert any(said in fault for fault in visible_faults(planted((source,))))
+
+
+def test_a_fold_needs_a_label_and_hides_the_rest():
+    drawing = planted(("figures.table(\n1,\n2,\n3,\n4,\n5)", "hide-input"))
+    assert "must say what is inside" in visible_faults(drawing)[0]
+    drawing.cells[0].metadata["mystnb"] = {"code_prompt_show": "The drawing"}
+    assert visible_faults(drawing) == []
+
+
+def said(*paragraphs):
+    cells = [nbformat.v4.new_markdown_cell(source) for source in paragraphs]
+    return nbformat.v4.new_notebook(cells=cells)
+
+
+@pytest.mark.parametrize(
+    ("paragraphs", "fault"),
+    [
+        (["Reading: 10 minutes.", "word " * 1100], None),
+        (["Reading: 5 minutes.", "word " * 1100], "10 are counted"),
+        (["Reading: 5 minutes.", "## A detour (optional)", "word " * 1100], None),
+        (
+            ["Reading: 5 minutes.", "### One (optional)\n", "word " * 9, "## Two", "w " * 999],
+            "10 are",
+        ),
+        (["Reading: 5 minutes.", "<details>" + "word " * 1100 + "</details>"], None),
+        (
+            ["Reading: 5 minutes, the exercises 5 more.", "### 1. Do (10 minutes)"],
+            "headings say 10",
+        ),
+        (["Reading: 45 minutes.", "word " * 9000], "too many"),
+        (["The lecture says so. Reading: 5 minutes."], "which lecture"),
+        (["No time."], "say"),
+    ],
+)
+def test_a_time_that_is_not_true_is_found(paragraphs, fault):
+    faults = time_faults(said(*paragraphs))
+    assert (fault is None and not faults) or any(fault in f for f in faults)
 
 
 @pytest.mark.parametrize(
