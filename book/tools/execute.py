@@ -37,6 +37,7 @@ MADE_FROM = "transformer_block"  # the key in a notebook's metadata that holds i
 STATE = "application/vnd.jupyter.widget-state+json"
 PACKAGE = "transformer_block"
 VIEW = "application/vnd.jupyter.widget-view+json"
+CLOCK = "clock"  # the tag of a cell whose output is the time something took
 LONGEST_CELL = 900  # seconds
 
 
@@ -241,6 +242,24 @@ def _merged(outputs: list[Any]) -> list[Any]:
     return merged
 
 
+def keep_clocks(notebook: Any, path: Path) -> None:
+    """Give cells that show times what they showed last, so that running twice changes no byte.
+
+    Times are new in each run and say nothing new, unless the code or the rows have changed.
+    """
+    try:
+        old: Any = nbformat.read(path, as_version=4)  # type: ignore[no-untyped-call]  # untyped
+    except (OSError, ValueError):  # there is none yet, or it is no notebook
+        return
+    made = [{**each.metadata.get(MADE_FROM, {}), "measured": None} for each in (notebook, old)]
+    if made[0] != made[1]:
+        return
+    shown = {cell.get("id"): cell.get("outputs") for cell in old.cells}
+    for cell in notebook.cells:
+        if CLOCK in cell.metadata.get("tags", []) and shown.get(cell.id):
+            cell.outputs = shown[cell.id]
+
+
 def store(notebook: Any, path: Path) -> bool:
     """Write a notebook in one step and return whether that changed anything."""
     # models stay in the order in which they were made, so keys are not sorted there by chance
@@ -273,7 +292,9 @@ def main(names: list[str] | None = None) -> int:
     for text in chosen or texts:
         began = time.monotonic()
         try:
-            changed = store(execute(text), text.with_suffix(".ipynb"))
+            notebook, path = execute(text), text.with_suffix(".ipynb")
+            keep_clocks(notebook, path)
+            changed = store(notebook, path)
         except ChapterError as failure:
             failures += 1
             print(f"{failure}\n  {text.with_suffix('.ipynb').name} was left as it was.", flush=True)

@@ -60,6 +60,27 @@ def test_twice_gives_the_same_bytes(tmp_path, capfd):
     assert not any(key in json.dumps(notebook.metadata) for key in ('version": "3', "iopub"))
 
 
+def test_a_clock_keeps_its_time_until_the_code_changes(tmp_path):
+    timed = "import time\nprint(time.perf_counter())"
+    clock = ("nbval-ignore-output, clock", timed)
+    path = chapter(tmp_path, "x = 1", clock)
+    path.write_text("no notebook", encoding="utf-8")
+    assert run(tmp_path) == 0
+    first = path.read_bytes()
+    assert run(tmp_path) == 0
+    assert path.read_bytes() == first
+    chapter(tmp_path, "x = 2", clock)
+    assert run(tmp_path) == 0
+    outputs = [nbformat.reads(kept, 4).cells[-1].outputs for kept in (first, path.read_bytes())]
+    assert outputs[0] != outputs[1]
+
+    chapter(tmp_path, "x = 2", ("nbval-ignore-output", timed))  # not called a clock
+    assert run(tmp_path) == 0
+    before = path.read_bytes()
+    assert run(tmp_path) == 0
+    assert path.read_bytes() != before
+
+
 @pytest.mark.parametrize(
     ("cell", "words"),
     [
