@@ -58,7 +58,6 @@ TESTS = {
 # (module, part of the source line): why a mistake there changes nothing that can be seen
 EQUIVALENT = {
     ("generation", "GREEDY_BELOW"): "any limit far under the temperatures that matter serves",
-    ("checkpoint", "token_hex"): "the length of a draft's random name",
     ("activations.taps", "cutoff"): "how like a name must be to be hinted at is taste",
 }
 
@@ -87,8 +86,9 @@ class Mutant:
     @property
     def reason(self) -> str | None:
         """Why it changes nothing, if it is listed as such."""
+        line = file_of(self.module).read_text("utf-8").splitlines()[self.line - 1]
         for (module, part), why in EQUIVALENT.items():
-            if module == self.module and part in self.before:
+            if module == self.module and part in line:
                 return why
         return None
 
