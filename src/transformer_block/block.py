@@ -15,7 +15,7 @@ class PreNormBlock(nn.Module):
     H = X + MHA(Norm(X)), X' = H + FFN(Norm(H)). What is added back is X, not Norm(X).
 
     `activation` is the FFN's σ, or "swiglu"; `norm` is "layer" or "rms"; `bias` gives W_Q … W_O
-    biases (the FFN of the lecture has them always, a SwiGLU never).
+    biases (the plain FFN has them always, a SwiGLU never).
 
     Raises:
         ValueError: for sizes that do not fit, unknown names, or an X that is not a finite

@@ -156,7 +156,7 @@ def generation_flops(
 
 @dataclass(frozen=True)
 class LedgerRow:
-    """One step of a block: what the lecture calls it, its name in `record`, and what it costs.
+    """One step of a block: what it is called in words, its name in `record`, and what it costs.
 
     `shape` is that of one sequence; what each head has of its own exists `heads` times (None for
     what all heads share).
@@ -191,7 +191,7 @@ def shape_ledger(
 ) -> list[LedgerRow]:
     """Write down every step of one Pre-Norm block for one sequence of n tokens.
 
-    Parameters and FLOPs add up to those of the block. W_O has a row of its own, as in the lecture:
+    Parameters and FLOPs add up to those of the block. W_O has a row of its own, as in chapter 06:
     it is a weight, so its bytes are a weight's and its FLOPs stand at the MHA output.
 
     Raises:

@@ -23,7 +23,7 @@ def test_every_row_of_the_ledger_is_there():
         assert int(parameters.replace(",", "") or 0) == row.parameters
 
 
-def test_the_lectures_setting():
+def test_the_running_example():
     shown = figures.ledger(n=100, d_model=512, n_heads=8, d_ff=2048)
     assert ["Q", "8 × [100, 64]", "262,144", "52.4", "205"] in cells(shown)
     assert "attention 35 % (scores 3 %), FFN 65 %" in shown._repr_html_()

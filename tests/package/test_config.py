@@ -19,7 +19,7 @@ def test_it_is_frozen_and_named():
     assert hash(config) == hash(ModelConfig(**SIZES))
 
 
-def test_what_is_not_said_is_the_lecture_s():
+def test_what_is_not_said_is_the_usual():
     said = dataclasses.asdict(ModelConfig(**SIZES))
     unsaid = {name: value for name, value in said.items() if name not in SIZES}
     assert unsaid == {

@@ -98,6 +98,12 @@ def test_a_shared_tensor_counts_once(caught):
     caught(proof, lambda m: sum(p.numel() for p in m.state_dict().values()))
 
 
+def test_a_row_of_the_table_stays_as_it_was_counted():
+    row = parameter_table(PreNormBlock(12, 3, 20))[0]
+    with pytest.raises(AttributeError, match="cannot assign"):
+        row.parameters = 0
+
+
 def test_the_table_of_a_part_alone():
     rows = parameter_table(PreNormBlock(12, 3, 20))
     assert [(row.part, row.parameters) for row in rows] == [
@@ -156,7 +162,7 @@ def test_what_generation_costs_with_and_without_the_cache(n_prompt, use_cache, c
     assert generation_flops(CONFIG, n_prompt, 0).total == 0
 
 
-def test_the_formulas_of_the_lecture_s_sizes():
+def test_the_formulas_at_the_running_example():
     cost, d, d_ff = block_flops(n=100, d_model=512, n_heads=8, d_ff=2048), 512, 2048
     assert cost.qkvo == 8 * 100 * d**2
     assert cost.scores == 4 * 100**2 * d
@@ -245,7 +251,7 @@ def test_a_swapped_axis_in_the_ledger_is_caught(caught):
     )
 
 
-def test_the_lecture_s_table():
+def test_the_running_example_s_table():
     table = {row.code: row for row in shape_ledger(n=100, d_model=512, n_heads=8, d_ff=2048)}
     assert [row.shape for row in table.values()] == [
         *[(100, 512)] * 2,

@@ -90,6 +90,11 @@ def test_top_p_reaches_p_to_rounding_in_float32():
     assert next_token_probs(torch.randn(1, 17), top_p=1e-9).count_nonzero() == 1
 
 
+def test_top_p_1_keeps_every_token():
+    rare = torch.tensor([[0.0, -30.0]])  # e⁻³⁰ is lost in 1 − e⁻³⁰, and must stay
+    assert (next_token_probs(rare, top_p=1) > 0).all()
+
+
 def test_top_k_comes_before_top_p():
     # Of the two tokens that top-k leaves, the first alone has 5/8 ≥ 0.6.
     probs = next_token_probs(logits_of(0.5, 0.3, 0.2), top_k=2, top_p=0.6)
@@ -165,6 +170,15 @@ def test_logits_that_give_no_distribution_are_refused(logits, rule, as_a_reader)
 
 
 # ---- the cache
+
+
+def test_a_model_of_one_block_has_one_cache(double):
+    model, prompt = sharp(replace(CONFIG, n_layers=1)), torch.tensor([[1, 5, 2]])
+    cached, whole = (
+        generate(model, prompt, 4, temperature=0, use_cache=use_cache)
+        for use_cache in (True, False)
+    )
+    assert torch.equal(cached, whole)
 
 
 @pytest.mark.parametrize("change", VARIANTS)

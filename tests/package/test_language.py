@@ -123,11 +123,11 @@ def test_the_families_share_the_whole():
         ("from Tokyo to Rome we fly", {"west": 1.0}),
     ],
 )
-def test_the_lectures_sentences_are_in_the_language(prompt, expected):
+def test_the_book_s_sentences_are_in_the_language(prompt, expected):
     assert L.next_token_distribution(prompt) == pytest.approx(expected)
 
 
-def test_the_lectures_sentences_are_whole():
+def test_the_book_s_sentences_are_whole():
     for text in ("苹果发布了新款手机，它的屏幕很亮。", "巴黎是法国的首都。"):
         assert L.words(text) in L.sentences
         assert join(L.words(text)) == text
