@@ -25,6 +25,11 @@ def pytest_configure(config: pytest.Config) -> None:
     share_cores(config)
 
 
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """Start one worker more than there are cores: browsers, kernels and disks are waited for."""
+    return (os.cpu_count() or 1) + 1
+
+
 def share_cores(config: pytest.Config) -> None:
     """Let each worker and its kernels compute on its share of the cores.
 
@@ -73,12 +78,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items.sort(key=lambda item: place[item.nodeid.split("::")[0]])
 
 
+LONG = {"test_pages.py": 500.0, "test_recorded.py": 400.0, "test_play.py": 60.0}  # seconds
+
+
 def expected(file: Path) -> float:
     """Return how long a file takes, as far as one can know before the first run."""
     if file.suffix == ".ipynb":
         text = file.with_suffix(".md")
         return (stated_seconds(text.read_text("utf-8")) if text.is_file() else None) or 60.0
-    return 120.0 if file.name == "test_pages.py" else 1.0
+    return LONG.get(file.name, 1.0)
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

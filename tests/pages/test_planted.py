@@ -46,6 +46,9 @@ MISTAKES = {
     "grey on grey": added(
         '<p style="color:#999;background:#bbb">Grey words', "barriers", "contrast"
     ),
+    "grey on grey, at the second look": added(
+        '<p style="color:#999;background:#bbb">Grey words', "sight", "contrast"
+    ),
     "wide block": added('<p style="width:900px">A</p>', "overflow", "ends at 9"),
     "cut-off block": added(
         '<div style="overflow:hidden"><p style="width:900px">A</p></div>', "overflow", "ends at 9"
@@ -104,6 +107,7 @@ def plant(tmp_path: Path, browser: Browser, axe: str) -> Plant:
                 "noise": lambda: checks.noise(visit),
                 "pictures": lambda: checks.nameless_pictures(visit.page),
                 "barriers": lambda: checks.barriers(visit.page, axe),
+                "sight": lambda: checks.barriers(visit.page, axe, *checks.BY_SIGHT),
                 "stills": lambda: checks.blank_widgets(visit.page),
                 "widgets": lambda: checks.dead_controls(visit.page),
                 "paper": lambda: checks.spoilt_print(visit.page),
