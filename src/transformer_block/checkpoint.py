@@ -3,7 +3,7 @@
 import json
 import os
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, fields
 from pathlib import Path
 
@@ -14,6 +14,8 @@ from torch import Tensor, nn
 
 from transformer_block.config import ModelConfig
 from transformer_block.language_model import LanguageModel, standard_block
+from transformer_block.modern import ModernConfig, ModernModel
+from transformer_block.rotary import Stretch
 
 FORMAT = "transformer_block"
 VERSION = "1"  # to be raised when a field or a parameter's name changes its meaning
@@ -30,7 +32,7 @@ def save(model: LanguageModel, path: str | os.PathLike[str]) -> None:
         OSError: if the folder does not exist or cannot be written.
     """
     path = Path(path)
-    tensors = _stored(model)
+    tensors = stored(model)
     if len(dtypes := {tensor.dtype for tensor in tensors.values()}) > 1:
         raise ValueError(
             f"a file holds one dtype, but the parameters have {sorted(map(str, dtypes))}; "
@@ -59,13 +61,15 @@ def load(
     """Build the model a file describes and fill in its weights, every one and no other.
 
     `block` is what the model's blocks were built by: a file does not hold it, since it is code.
+    The file of a `ModernModel` gives one back, with the blocks that its config asks for.
 
     The model stands on the CPU and has the dtype of the file. The global random state is left
     alone. Nothing in the file is executed.
 
     Raises:
         FileNotFoundError: if there is no such file.
-        ValueError: if it is not one of `save`'s files, or its config and weights do not fit.
+        ValueError: if it is not one of `save`'s files, if its config and weights do not fit, or
+            if `block` is given for a `ModernModel`.
     """
     path = Path(path)
     if not path.is_file():
@@ -80,11 +84,11 @@ def load(
         ) from error
     config = _config(path, metadata)
     with torch.random.fork_rng(devices=[]):  # the first weights are drawn only to be replaced
-        model = LanguageModel(config, block=block)
-    wanted = {name: tuple(tensor.shape) for name, tensor in _stored(model).items()}
+        model = _untrained(config, block)
+    wanted = {name: tuple(tensor.shape) for name, tensor in stored(model).items()}
     found = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
     if wanted != found:
-        raise ValueError(f"{path} does not fit its config: {_difference(wanted, found)}")
+        raise ValueError(f"{path} does not fit its config: {difference(wanted, found)}")
     dtypes = {tensor.dtype for tensor in tensors.values()}
     dtype = dtypes.pop()
     if dtypes or not dtype.is_floating_point:
@@ -98,7 +102,8 @@ def load(
     return model
 
 
-def _stored(model: LanguageModel) -> dict[str, Tensor]:
+def stored(model: LanguageModel) -> dict[str, Tensor]:
+    """Return the tensors that a file holds, by name: every parameter, a shared one once."""
     tensors = {name: t.detach().contiguous() for name, t in model.state_dict().items()}
     if model.config.tie_weights:
         del tensors["W_LM.weight"]
@@ -115,19 +120,33 @@ def _config(path: Path, metadata: dict[str, str]) -> ModelConfig:
         values = json.loads(metadata["config"])
     except (KeyError, json.JSONDecodeError) as error:
         raise ValueError(f"{path} holds no config that can be read ({error!r})") from error
-    known = {field.name for field in fields(ModelConfig)}
-    if not isinstance(values, dict) or values.keys() != known:
-        given = set(values) if isinstance(values, dict) else set()
+    given = set(values) if isinstance(values, dict) else set()
+    plain, modern = ({field.name for field in fields(c)} for c in (ModelConfig, ModernConfig))
+    known = modern if given & (modern - plain) else plain
+    if given != known:
         raise ValueError(
             f"the config in {path} has unknown fields {sorted(given - known)} and lacks "
             f"{sorted(known - given)}; was it written by another version of this package?"
         )
-    return ModelConfig(**values)
+    if known == plain:
+        return ModelConfig(**values)
+    if values["stretch"] is not None:
+        values["stretch"] = Stretch(**values["stretch"])
+    return ModernConfig(**values)
 
 
-def _difference(
-    wanted: dict[str, tuple[int, ...]], found: dict[str, tuple[int, ...]], show: int = 3
+def _untrained(config: ModelConfig, block: Callable[[ModelConfig], nn.Module]) -> LanguageModel:
+    if not isinstance(config, ModernConfig):
+        return LanguageModel(config, block=block)
+    if block is not standard_block:
+        raise ValueError("a ModernModel builds its blocks by its own config; leave block out")
+    return ModernModel(config)
+
+
+def difference(
+    wanted: Mapping[str, tuple[int, ...]], found: Mapping[str, tuple[int, ...]], show: int = 3
 ) -> str:
+    """Say which tensors are missing, unknown or of another shape, the first `show` by name."""
     lines = [f"{name} is missing" for name in wanted.keys() - found.keys()]
     lines += [f"{name} is unknown" for name in found.keys() - wanted.keys()]
     lines += [

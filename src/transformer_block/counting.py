@@ -9,6 +9,7 @@ from torch import nn
 from transformer_block import _checks
 from transformer_block.config import ModelConfig
 from transformer_block.feed_forward import FeedForward, SwiGLU, ffn_named
+from transformer_block.modern import ModernConfig
 from transformer_block.norm import norm_named
 
 
@@ -83,29 +84,32 @@ def block_flops(
     d_ff: int,
     *,
     d_head: int | None = None,
+    n_kv_heads: int | None = None,
     activation: str = "gelu",
     n_past: int = 0,
 ) -> Flops:
     """Count one block's forward on n tokens, exactly, for one sequence.
 
     With h · d_head = d_model: QKVO 8 n d², scores 4 n (n_past + n) d, FFN 4 n d d_ff (6 n d d_ff
-    for "swiglu", which has a third matrix). Only matrix products are counted; norms, softmax, σ
-    and the plus signs are of order n d and n² h. The scores are counted in full, since
+    for "swiglu", which has a third matrix). `n_kv_heads` heads of keys and values make W_K and
+    W_V narrower; every query is compared with every key of its group all the same, so the scores
+    cost what they did. Only matrix products are counted; norms, softmax, σ, the turns of rotary
+    positions and the plus signs are of order n d and n² h. The scores are counted in full, since
     a masked score is computed as well.
 
     Raises:
-        ValueError: for sizes below 1, heads that do not divide d_model, or an unknown name.
+        ValueError: for sizes below 1, heads that do not divide d_model, groups that are not
+            equal, or an unknown name.
 
     >>> block_flops(n=100, d_model=512, n_heads=8, d_ff=2048)
     Flops(qkvo=209715200, scores=20480000, ffn=419430400, head=0)
     """
     _checks.positive(n=n, d_model=d_model, n_heads=n_heads, d_ff=d_ff)
     _not_negative(n_past=n_past)
-    width = n_heads * (_checks.divides(n_heads, d_model) if d_head is None else d_head)
-    _checks.positive(d_head=width // n_heads)
+    width, kv_width = _widths(d_model, n_heads, d_head, n_kv_heads)
     matrices = [W for W in _ffn(activation, d_model, d_ff).parameters() if W.ndim == 2]
     return Flops(
-        qkvo=4 * 2 * n * d_model * width,
+        qkvo=2 * 2 * n * d_model * (width + kv_width),
         scores=2 * 2 * n * (n_past + n) * width,
         ffn=sum(2 * n * W.numel() for W in matrices),
     )
@@ -125,6 +129,8 @@ def flops(config: ModelConfig, n: int, *, n_past: int = 0, batch: int = 1) -> Fl
         config.d_model,
         config.n_heads,
         config.d_ff,
+        d_head=config.d_head,
+        n_kv_heads=_n_kv_heads(config),
         activation=config.activation,
         n_past=n_past,
     )
@@ -184,6 +190,7 @@ def shape_ledger(
     d_ff: int,
     *,
     d_head: int | None = None,
+    n_kv_heads: int | None = None,
     norm: str = "layer",
     activation: str = "gelu",
     bias: bool = False,
@@ -192,10 +199,12 @@ def shape_ledger(
     """Write down every step of one Pre-Norm block for one sequence of n tokens.
 
     Parameters and FLOPs add up to those of the block. W_O has a row of its own, as in chapter 06:
-    it is a weight, so its bytes are a weight's and its FLOPs stand at the MHA output.
+    it is a weight, so its bytes are a weight's and its FLOPs stand at the MHA output. Keys and
+    values exist `n_kv_heads` times: `record` shows them as the heads read them, h times.
 
     Raises:
-        ValueError: for sizes below 1, heads that do not divide d_model, or an unknown name.
+        ValueError: for sizes below 1, heads that do not divide d_model, groups that are not
+            equal, or an unknown name.
 
     >>> for row in shape_ledger(n=100, d_model=512, n_heads=8, d_ff=2048)[2:6]:
     ...     print(row.name, row.heads, row.shape, row.parameters, row.flops)
@@ -206,11 +215,9 @@ def shape_ledger(
     """
     with torch.device("meta"):
         of_norm = count_parameters(norm_named(norm)(d_model))
-    cost = block_flops(n, d_model, n_heads, d_ff, d_head=d_head, activation=activation)
-    k = d_head or d_model // n_heads
-    width = n_heads * k
-    project = cost.qkvo // 4
-    into = d_model * width + (width if bias else 0)
+    width, kv_width = _widths(d_model, n_heads, d_head, n_kv_heads)
+    k = width // n_heads
+    cost = block_flops(n, d_model, n_heads, d_ff, d_head=k, activation=activation)
     ffn = _ffn(activation, d_model, d_ff)
     stream, heads, wide = (n, d_model), (n, k), (n, d_ff)
 
@@ -229,13 +236,15 @@ def shape_ledger(
 
     row("X", "X", stream)
     row("Norm(X)", "norm_mha", stream, of_norm)
-    for letter in "QKV":
-        row(f"{letter} of each head", f"mha.{letter}", heads, into, project, n_heads)
+    for letter, wide_as in (("Q", width), ("K", kv_width), ("V", kv_width)):
+        into = d_model * wide_as + (wide_as if bias else 0)
+        made = 2 * n * d_model * wide_as
+        row(f"{letter} of each head", f"mha.{letter}", heads, into, made, wide_as // k)
     row("attention map of each head", "mha.A", (n, n), 0, cost.scores // 2, n_heads)
     row("output of each head", "mha.Z", heads, 0, cost.scores // 2, n_heads)
     row("concat of the heads", "mha.concat", (n, width))
     row("W_O", "mha.W_O", (width, d_model), width * d_model + (d_model if bias else 0))
-    row("MHA output", "mha", stream, 0, project)
+    row("MHA output", "mha", stream, 0, 2 * n * width * d_model)
     row("H, after the residual", "H", stream)
     row("Norm(H)", "norm_ffn", stream, of_norm)
     names = {"pre": "first projection", "up": "second factor of the gate"}
@@ -260,13 +269,16 @@ def weight_bytes(model: nn.Module, dtype: torch.dtype | None = None) -> int:
 def cache_bytes(
     config: ModelConfig, n: int, *, batch: int = 1, dtype: torch.dtype = torch.float32
 ) -> int:
-    """Count the bytes of a key–value cache of n tokens: 2 · L · B · n · d_model numbers.
+    """Count the bytes of a key–value cache of n tokens: 2 · L · B · n · h_kv · d_head numbers.
+
+    h_kv · d_head is d_model unless a `ModernConfig` says otherwise.
 
     Raises:
         ValueError: for sizes below 1.
     """
     _checks.positive(n=n, batch=batch)
-    return 2 * config.n_layers * batch * n * config.d_model * dtype.itemsize
+    kv_width = _n_kv_heads(config) * config.d_head
+    return 2 * config.n_layers * batch * n * kv_width * dtype.itemsize
 
 
 def activation_bytes(
@@ -275,15 +287,22 @@ def activation_bytes(
     """Count the bytes of the activations a forward makes: the ledger's of each block, and the ends.
 
     The ends are X^(0), the last norm's output (Pre-Norm) and the logits. This is what `record`
-    would keep of them; fused kernels never write the attention maps, and a forward without
-    gradients frees most of it at once.
+    would keep of them, but a group's keys and values count once. Fused kernels never write the
+    attention maps, and a forward without gradients frees most of it at once.
 
     Raises:
         ValueError: for sizes below 1.
     """
     _checks.positive(n=n, batch=batch)
     block = shape_ledger(
-        n, config.d_model, config.n_heads, config.d_ff, activation=config.activation, dtype=dtype
+        n,
+        config.d_model,
+        config.n_heads,
+        config.d_ff,
+        d_head=config.d_head,
+        n_kv_heads=_n_kv_heads(config),
+        activation=config.activation,
+        dtype=dtype,
     )
     made = sum(row.bytes for row in block if row.code not in ("X", "mha.W_O"))
     stream = n * config.d_model * dtype.itemsize
@@ -299,6 +318,25 @@ def _ffn(activation: str, d_model: int, d_ff: int) -> FeedForward | SwiGLU:
     """Build an FFN that holds no numbers, to be counted."""
     with torch.device("meta"):
         return ffn_named(activation)(d_model, d_ff)
+
+
+def _n_kv_heads(config: ModelConfig) -> int:
+    return config.n_kv_heads if isinstance(config, ModernConfig) else config.n_heads
+
+
+def _widths(
+    d_model: int, n_heads: int, d_head: int | None, n_kv_heads: int | None
+) -> tuple[int, int]:
+    """Return h · d_head and h_kv · d_head."""
+    d_head = _checks.divides(n_heads, d_model) if d_head is None else d_head
+    n_kv_heads = n_heads if n_kv_heads is None else n_kv_heads
+    _checks.positive(d_head=d_head, n_kv_heads=n_kv_heads)
+    if n_heads % n_kv_heads:
+        raise ValueError(
+            f"n_kv_heads must divide n_heads, so that the groups are equal; {n_heads} / "
+            f"{n_kv_heads} leaves {n_heads % n_kv_heads}"
+        )
+    return n_heads * d_head, n_kv_heads * d_head
 
 
 def _not_negative(**sizes: int) -> None:

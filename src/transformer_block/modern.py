@@ -15,7 +15,7 @@ from transformer_block.grouped_query import GroupedQueryAttention
 from transformer_block.language_model import LanguageModel
 from transformer_block.multi_head import KeyValueCache
 from transformer_block.norm import norm_named
-from transformer_block.rotary import Rotary
+from transformer_block.rotary import Rotary, Stretch
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,7 +24,7 @@ class ModernConfig(ModelConfig):
 
     `n_kv_heads` is h_kv (0: as many as heads) and `d_head` the width of a head (0: d_model / h;
     else h · d_head need not be d_model). `positions` is "learned" (P) or "rotary", whose base is
-    `theta`; `eps` is the ε of every norm.
+    `theta` and which `stretch` slows for long texts; `eps` is the ε of every norm.
 
     Raises:
         ValueError: as `ModelConfig`; for heads that do not fit into groups, an odd d_head with
@@ -40,6 +40,7 @@ class ModernConfig(ModelConfig):
     d_head: int = 0
     positions: str = "learned"
     theta: float = 10_000.0
+    stretch: Stretch | None = None
     eps: float = 1e-5
 
     def __post_init__(self) -> None:
@@ -62,6 +63,8 @@ class ModernConfig(ModelConfig):
             raise ValueError(f"norm_place must be pre or post, not {self.norm_place!r}")
         if self.positions not in ("learned", "rotary"):
             raise ValueError(f"positions must be learned or rotary, not {self.positions!r}")
+        if self.positions == "learned" and self.stretch is not None:
+            raise ValueError("stretch slows rotary positions; learned ones cannot be stretched")
         if not 0 < self.eps < 1:
             raise ValueError(f"eps must be a small number above 0, not {self.eps!r}")
         with torch.device("meta"):  # checks the rest, and allocates nothing
@@ -69,7 +72,9 @@ class ModernConfig(ModelConfig):
 
 
 def _rotary(config: ModernConfig) -> Rotary | None:
-    return Rotary(config.d_head, config.theta) if config.positions == "rotary" else None
+    if config.positions == "learned":
+        return None
+    return Rotary(config.d_head, config.theta, config.stretch)
 
 
 def _attention(config: ModernConfig, rotary: Rotary | None) -> GroupedQueryAttention:

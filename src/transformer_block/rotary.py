@@ -1,6 +1,7 @@
 """Turn queries and keys by their position, so that a score knows how far apart the two stand."""
 
 import math
+from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float
@@ -9,13 +10,55 @@ from torch import Tensor
 from transformer_block import _checks
 
 
+@dataclass(frozen=True, kw_only=True)
+class Stretch:
+    """Let a model that was trained on `n_trained` tokens read about `factor` times as many.
+
+    A pair that makes at least `high` turns within n_trained tokens keeps its θ, one that makes at
+    most `low` turns `factor` times as slowly, and those between are mixed: near neighbours are
+    told apart as before, and far ones stand at angles that training has seen.
+
+    Raises:
+        ValueError: for a factor below 1, an n_trained below 1, or low turns that are not fewer
+            than the high ones.
+    """
+
+    factor: float
+    low: float
+    high: float
+    n_trained: int
+
+    def __post_init__(self) -> None:
+        """Check every field."""
+        _checks.positive(n_trained=self.n_trained)
+        if not 1 <= self.factor < math.inf:
+            raise ValueError(f"factor must be a finite number of at least 1, not {self.factor!r}")
+        if not 0 <= self.low < self.high < math.inf:
+            raise ValueError(
+                f"low turns must be fewer than high turns, but low is {self.low!r} and high "
+                f"{self.high!r}"
+            )
+
+
+def stretched(frequencies: Float[Tensor, "half"], how: Stretch) -> Float[Tensor, "half"]:
+    """Return the frequencies (radians a position) with the slow ones made slower.
+
+    Source: the code published with Llama 3.1, where low and high are called low_freq_factor and
+    high_freq_factor.
+    """
+    turns = how.n_trained / (2 * math.pi / frequencies)
+    kept = ((turns - how.low) / (how.high - how.low)).clamp(0, 1)
+    return (1 - kept) * frequencies / how.factor + kept * frequencies
+
+
 class Rotary:
     """Turn each pair of features (x_i, x_{i + d/2}) at position m by the angle m θ_i.
 
     θ_i = theta^(−2i / d_head) for i = 0 … d_head/2 − 1: the first pairs turn fast, the last slowly.
     A turn changes no length, and the dot product of two turned vectors depends on the difference
     of their positions only. Nothing is learned. The angles are computed in float32, as those of
-    the published models are, and their cosines and sines are kept from call to call.
+    the published models are, and their cosines and sines are kept from call to call. `stretch`
+    slows the slow pairs for texts longer than those of the training.
 
     Raises:
         ValueError: for an odd d_head, or a theta that is not a finite number above 1.
@@ -24,7 +67,9 @@ class Rotary:
     the published Llama models the two halves, which is the same but for the order of the features.
     """
 
-    def __init__(self, d_head: int, theta: int | float = 10_000.0) -> None:
+    def __init__(
+        self, d_head: int, theta: int | float = 10_000.0, stretch: Stretch | None = None
+    ) -> None:
         _checks.positive(d_head=d_head)
         if d_head % 2:
             raise ValueError(
@@ -32,9 +77,11 @@ class Rotary:
             )
         if not 1 < theta < math.inf:
             raise ValueError(f"theta must be a finite number above 1, not {theta!r}")
-        self.d_head, self.theta = d_head, theta
+        self.d_head, self.theta, self.stretch = d_head, theta, stretch
         even = torch.arange(0, d_head, 2, dtype=torch.float32, device="cpu")
         self.frequencies = 1 / theta ** (even / d_head)  # θ_i, in radians a position
+        if stretch is not None:
+            self.frequencies = stretched(self.frequencies, stretch)
         self._kept = (torch.empty(0, d_head, device="cpu"),) * 2
 
     def __call__(
