@@ -131,7 +131,10 @@ def _config(path: Path, metadata: dict[str, str]) -> ModelConfig:
     if known == plain:
         return ModelConfig(**values)
     if values["stretch"] is not None:
-        values["stretch"] = Stretch(**values["stretch"])
+        try:
+            values["stretch"] = Stretch(**values["stretch"])
+        except TypeError as error:
+            raise ValueError(f"{path} holds no config that can be read ({error!r})") from error
     return ModernConfig(**values)
 
 

@@ -11,7 +11,9 @@ from safetensors.torch import save_file
 
 from transformer_block.checkpoint import load, save
 from transformer_block.config import ModelConfig
-from transformer_block.language_model import LanguageModel
+from transformer_block.language_model import LanguageModel, standard_block
+from transformer_block.modern import ModernConfig, ModernModel
+from transformer_block.rotary import Stretch
 
 CONFIG = ModelConfig(vocab_size=17, n_ctx=7, d_model=12, n_heads=3, n_layers=2, d_ff=20)
 VARIANTS = [
@@ -197,3 +199,52 @@ def test_files_that_do_not_fit_are_refused(changes, rule, saved):
 def test_weights_that_do_not_fit_are_refused(change, rule, saved):
     with pytest.raises(ValueError, match=rule):
         load(rewritten(saved, change))
+
+
+# ---- a modern model
+
+MODERN = ModernConfig(**asdict(CONFIG) | {"n_heads": 6})
+STRETCH = Stretch(factor=4.0, low=1.0, high=4.0, n_trained=5)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {},
+        {"norm": "rms", "activation": "swiglu", "positions": "rotary", "n_kv_heads": 2},
+        {"positions": "rotary", "stretch": STRETCH, "theta": 50.0, "tie_weights": True},
+        {"n_kv_heads": 1, "d_head": 5, "bias": True, "eps": 1e-3},
+    ],
+)
+def test_a_modern_model_comes_back_bit_by_bit(change, tmp_path):
+    model = ModernModel(replace(MODERN, **change))
+    save(model, tmp_path / "m.safetensors")
+    back = load(tmp_path / "m.safetensors")
+    assert isinstance(back, ModernModel)
+    assert back.config == model.config
+    ids = torch.randint(0, 17, (2, 5))
+    assert torch.equal(back(ids), model(ids))
+
+
+def test_the_config_of_a_modern_model_is_whole(tmp_path):
+    save(ModernModel(MODERN), tmp_path / "m.safetensors")
+    fields = asdict(MODERN)
+    del fields["eps"]
+    rewritten(tmp_path / "m.safetensors", config=json.dumps(fields | {"window": 3}))
+    with pytest.raises(ValueError, match=r"unknown fields \['window'\] and lacks \['eps'\]"):
+        load(tmp_path / "m.safetensors")
+
+
+@pytest.mark.parametrize("stretch", [{"factor": 2.0}, 3])
+def test_a_stretch_that_cannot_be_read(stretch, tmp_path):
+    save(ModernModel(MODERN), tmp_path / "m.safetensors")
+    config = asdict(MODERN) | {"positions": "rotary", "stretch": stretch}
+    rewritten(tmp_path / "m.safetensors", config=json.dumps(config))
+    with pytest.raises(ValueError, match="holds no config that can be read"):
+        load(tmp_path / "m.safetensors")
+
+
+def test_a_modern_model_takes_no_other_blocks(tmp_path):
+    save(ModernModel(MODERN), tmp_path / "m.safetensors")
+    with pytest.raises(ValueError, match="builds its blocks by its own config; leave block out"):
+        load(tmp_path / "m.safetensors", block=lambda config: standard_block(config))

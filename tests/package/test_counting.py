@@ -26,6 +26,7 @@ from transformer_block.counting import (
 )
 from transformer_block.generation import generate
 from transformer_block.language_model import LanguageModel
+from transformer_block.modern import ModernConfig, ModernModel, modern_block
 
 B, n, V = 2, 5, 17
 CONFIG = ModelConfig(vocab_size=V, n_ctx=7, d_model=12, n_heads=3, n_layers=2, d_ff=20)
@@ -286,6 +287,146 @@ def test_the_number_of_heads_changes_no_sum(length, h, d_head, d_ff, bias):
         assert sum(map(sums, one)) == sum(map(sums, many))
 
 
+# ---- what published models changed
+
+MODERN = ModernConfig(
+    vocab_size=V,
+    n_ctx=7,
+    d_model=12,
+    n_heads=6,
+    n_layers=2,
+    d_ff=20,
+    norm="rms",
+    activation="swiglu",
+    positions="rotary",
+)
+MODERN_VARIANTS = [
+    {},
+    {"n_kv_heads": 2},
+    {"n_kv_heads": 1, "d_head": 10, "tie_weights": True},
+    {"n_kv_heads": 3, "d_head": 4, "bias": True, "positions": "learned", "norm_place": "post"},
+]
+
+
+@pytest.mark.parametrize("change", MODERN_VARIANTS)
+@pytest.mark.parametrize("length", [1, 4])
+def test_flops_of_a_modern_model_are_what_torch_counts(change, length, caught):
+    config = replace(MODERN, **change)
+    model, ids = ModernModel(config), torch.zeros(B, 7, dtype=torch.long)
+    counter = counted(lambda: model(ids[:, :length]))
+    by_part = counter.get_flop_counts()
+
+    def proof(config):
+        want = flops(config, length, batch=B)
+        assert counter.get_total_flops() == want.total
+        names = [f"ModernModel.blocks.{i}.mha.W_{letter}" for i in range(2) for letter in "QKVO"]
+        assert want.qkvo == sum(sum(by_part[name].values()) for name in names)
+
+    proof(config)
+    caught(proof, replace(config, n_kv_heads=2 if config.n_kv_heads != 2 else 6))
+    caught(proof, replace(config, d_head=config.d_head + 2))
+    caches = model.new_caches()
+    model(ids[:, :4], caches)
+    counter = counted(lambda: model(ids[:, 4:6], caches))
+    assert counter.get_total_flops() == flops(config, 2, n_past=4, batch=B).total
+
+
+@pytest.mark.parametrize("use_cache", [True, False])
+def test_what_generation_by_a_modern_model_costs(use_cache):
+    config = replace(MODERN, n_kv_heads=2, d_head=4)
+    ids = torch.zeros(B, 3, dtype=torch.long)
+    counter = counted(lambda: generate(ModernModel(config), ids, 8, use_cache=use_cache))
+    want = generation_flops(config, 3, 8, use_cache=use_cache, batch=B)
+    assert counter.get_total_flops() == want.total
+
+
+@pytest.mark.parametrize("change", MODERN_VARIANTS)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
+def test_bytes_of_a_modern_model_are_those_of_the_tensors(change, dtype, caught):
+    config = replace(MODERN, **change)
+    model = ModernModel(config).to(dtype)
+    caches = model.new_caches()
+    with record(model) as run:
+        model(torch.zeros(B, n, dtype=torch.long), caches)
+    kept = sum(cache.K.nbytes + cache.V.nbytes for cache in caches)
+    assert cache_bytes(config, n, batch=B, dtype=dtype) == kept
+    made = {name: t for name, t in run.items() if name.rpartition(".")[2] not in ("S", "addends")}
+    if config.norm_place == "post":
+        del made["norm_final"]
+    size = sum(
+        t.nbytes * config.n_kv_heads // config.n_heads if name[-2:] in (".K", ".V") else t.nbytes
+        for name, t in made.items()
+    )
+
+    def proof(config):
+        assert activation_bytes(config, n, batch=B, dtype=dtype) == size
+
+    proof(config)
+    caught(proof, replace(config, d_head=config.d_head + 2))
+
+
+@pytest.mark.parametrize("change", MODERN_VARIANTS)
+def test_the_parameter_table_of_a_modern_model_adds_up(change):
+    config = replace(MODERN, **change)
+    model = ModernModel(config)
+    table = {row.part: row.parameters for row in parameter_table(model)}
+    assert sum(table.values()) == count_parameters(model)
+    assert ("P" in table) == (config.positions == "learned")
+
+
+@pytest.mark.parametrize("change", MODERN_VARIANTS)
+def test_the_ledger_of_a_modern_block_adds_up(change):
+    config = replace(MODERN, **change)
+    ledger = {
+        row.code: row
+        for row in shape_ledger(
+            n,
+            12,
+            6,
+            20,
+            d_head=config.d_head,
+            n_kv_heads=config.n_kv_heads,
+            norm="rms",
+            activation="swiglu",
+            bias=config.bias,
+        )
+    }
+    block = modern_block(config)
+    assert sum(row.parameters for row in ledger.values()) == count_parameters(block)
+    for letter in "QKVO":
+        assert ledger["mha.W_O" if letter == "O" else f"mha.{letter}"].parameters == (
+            count_parameters(getattr(block.mha, f"W_{letter}"))
+        )
+    X = torch.randn(1, n, 12)
+    total = counted(lambda: block(X, causal_mask(n))).get_total_flops()
+    assert sum(row.flops for row in ledger.values()) == total
+    shapes = traced(block, n)
+    for code, row in ledger.items():
+        if code in ("mha.K", "mha.V"):  # the run shows them as each head reads them
+            assert row.full_shape == (config.n_kv_heads, n, config.d_head)
+            assert shapes[code] == (6, n, config.d_head)
+        else:
+            assert row.full_shape == shapes[code]
+
+
+def test_the_llama_formulas_by_hand():
+    cost = block_flops(100, 4096, 32, 14336, n_kv_heads=8, activation="swiglu")
+    assert cost.qkvo == 2 * 100 * 4096 * (2 * 4096 + 2 * 1024)
+    assert cost.scores == 4 * 100 * 100 * 4096
+    assert cost.ffn == 6 * 100 * 4096 * 14336
+    llama_8b = ModernConfig(
+        vocab_size=128_256,
+        n_ctx=8192,
+        d_model=4096,
+        n_heads=32,
+        n_kv_heads=8,
+        n_layers=32,
+        d_ff=14336,
+        positions="rotary",
+    )
+    assert cache_bytes(llama_8b, 8192, dtype=torch.bfloat16) == 2**30
+
+
 # ---- bad input
 
 
@@ -296,6 +437,9 @@ def test_the_number_of_heads_changes_no_sum(length, h, d_head, d_ff, bias):
         (lambda: block_flops(5, 10, 3, 20), "10 / 3 leaves 1; try 2 or 5"),
         (lambda: block_flops(5, 12, 3, 20, d_head=0), "d_head must be"),
         (lambda: block_flops(5, 12, 3, 20, n_past=-1), "n_past must be"),
+        (lambda: block_flops(5, 12, 6, 20, n_kv_heads=4), "so that the groups .* 6 / 4 leaves 2"),
+        (lambda: block_flops(5, 12, 6, 20, n_kv_heads=0), "n_kv_heads must be a whole number"),
+        (lambda: shape_ledger(5, 12, 6, 20, n_kv_heads=4), "6 / 4 leaves 2"),
         (lambda: shape_ledger(5, 12, 5, 20), "n_heads must divide d_model"),
         (lambda: shape_ledger(5, 12, 3, 20, norm="batch"), "norm must be"),
         (lambda: shape_ledger(5, 12, 3, 20, activation="tanh"), "activation must be"),

@@ -23,6 +23,8 @@ ACTIVATIONS = {
 # What their modules call a parameter → what ours do: a linear map or an embedding, a norm.
 PARAMETERS = {"weight": ("weight", "gamma"), "bias": ("bias", "beta")}
 
+FOUR_TIMES = "four times d_model"
+
 HEAD = "lm_head.weight"  # stands beside the rest of a model, so it never has the prefix
 
 
@@ -99,7 +101,7 @@ GPT2 = Architecture(
     ),
     optional=MappingProxyType(
         {
-            "n_inner": None,  # 4 · d_model
+            "n_inner": FOUR_TIMES,
             "activation_function": "gelu_new",
             "layer_norm_epsilon": 1e-5,
             "tie_word_embeddings": True,

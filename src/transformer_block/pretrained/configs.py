@@ -11,6 +11,7 @@ from transformer_block.modern import ModernConfig
 from transformer_block.pretrained.architectures import (
     ACTIVATIONS,
     ARCHITECTURES,
+    FOUR_TIMES,
     GPT2,
     LLAMA,
     MISTRAL,
@@ -137,18 +138,14 @@ def parse(
     values = dict(architecture.fixed)
     for theirs, ours in architecture.fields.items():
         value = given.get(theirs)
-        values[ours] = architecture.optional.get(theirs) if value is None else value
-    if architecture is GPT2:
-        values["activation"] = _activation(values["activation"])
-        if values["d_ff"] is None:
-            values["d_ff"] = 4 * _number("n_embd", values["d_model"], int)
+        if value is None:
+            value = architecture.optional[theirs]
+        if value is FOUR_TIMES:
+            value = 4 * values["d_model"]  # type: ignore[operator]  # a number, as seen before
+        values[ours] = _read(theirs, ours, value)
     if turned:
         values |= _rope(given)
         _check_window(given, architecture)
-    values["eps"] = float(_number("the norms' epsilon", values["eps"]))
-    for name in ("tie_weights", "bias"):
-        if not isinstance(values.setdefault(name, False), bool):
-            raise ValueError(f"{name} must be true or false, not {values[name]!r}")
     return architecture, ModernConfig(**values)  # type: ignore[arg-type]  # the config checks them
 
 
@@ -214,13 +211,23 @@ def _check_only(given: Mapping[str, object], only: Mapping[str, tuple[object, st
             )
 
 
-def _activation(name: object) -> str:
-    if not isinstance(name, str) or name not in ACTIVATIONS:
-        raise ValueError(
-            f"activation_function must be one of {', '.join(ACTIVATIONS)}, not {name!r}; no "
-            "other is implemented here"
-        )
-    return ACTIVATIONS[name]
+def _read(theirs: str, ours: str, value: object) -> object:
+    """Return a field's value as a `ModernConfig` has it; an error names the field as the file."""
+    match ours:
+        case "eps":
+            return float(_number(theirs, value))
+        case "tie_weights" | "bias":
+            if not isinstance(value, bool):
+                raise ValueError(f"{theirs} must be true or false, not {value!r}")
+            return value
+        case "activation":
+            if not isinstance(value, str) or value not in ACTIVATIONS:
+                raise ValueError(
+                    f"{theirs} must be one of {', '.join(ACTIVATIONS)}, not {value!r}; no other "
+                    "is implemented here"
+                )
+            return ACTIVATIONS[value]
+    return _number(theirs, value, int)
 
 
 def _rope(given: Mapping[str, object]) -> dict[str, object]:
