@@ -39,8 +39,10 @@ def load(
     A folder that exists wins over a name; a name is fetched by `huggingface_hub`, which keeps it
     and needs no network the next time. `ignore` is as in `read_config`.
 
-    The model stands on the CPU and has the dtype of its files unless another is given. Nothing
-    is allocated twice, nothing in a file is executed, and no random number is drawn.
+    The model stands on the CPU and has the dtype of its files unless another is given. A weight
+    that is stored as it is used stays in the mapped file until it is written to (the file itself
+    is never changed); one that is stored otherwise is copied once. Nothing in a file is executed,
+    and no random number is drawn.
 
     Raises:
         FileNotFoundError: if there is no such folder or name, or files are lacking in it.
