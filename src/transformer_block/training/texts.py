@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Int
@@ -22,6 +22,7 @@ from transformer_block.training.plan import Plan
 TOKENIZER = "tokenizer.json"  # of a run's folder
 
 
+@runtime_checkable
 class Data(Protocol):
     """Anything a long training can read, and judge a model by."""
 
@@ -109,6 +110,7 @@ class ToyData:
         return join(words[: ends[0] + 1] if ends else words)
 
 
+@runtime_checkable
 class Tokenizer(Protocol):
     """Anything that turns a text into ids and back."""
 
