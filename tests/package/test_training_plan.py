@@ -111,7 +111,9 @@ def test_a_text_is_read_in_windows_and_its_end_is_not(kind, text, tmp_path):
     data, plan = opened(tmp_path, text, **kind)
     assert data.tokenizer.decode(data.read.tolist()) == TEXT[: -round(len(TEXT) / 10)]
     assert data.tokenizer.decode(data.held_out.tolist()) == TEXT[-round(len(TEXT) / 10) :]
-    assert data.vocab_size == kind.get("vocab_size", 256)
+    most = kind.get("vocab_size", 256)  # a short text has fewer pairs that come twice
+    assert 256 <= data.vocab_size <= most
+    assert (data.vocab_size == 256) == (not kind)
     ids, counts = data.batch(3, plan)
     assert ids.shape == (6, 16)
     assert bool(counts.all())
@@ -129,7 +131,7 @@ def test_each_window_may_come_and_none_reaches_beyond(tmp_path):
     data, plan = opened(tmp_path, path, n_ctx=6, held_out=0.0)
     firsts = {bytes(row.tolist()) for step in range(9) for row in data.batch(step, plan).ids}
     assert firsts == {b"abcdef", b"bcdefg", b"cdefgh"}
-    assert math.isnan(data.judge(None, 6))
+    assert math.isnan(data.judge(torch.nn.Identity(), 6))
 
 
 def test_the_held_out_loss_is_the_mean_over_its_windows(text, tmp_path):
@@ -159,7 +161,7 @@ def test_pairs_are_learnt_once_and_on_what_is_read_alone(tmp_path):
     path = tmp_path / "text.txt"
     path.write_text("ab" * 90 + "yz" * 10, "utf-8")
     data, _ = opened(tmp_path, path, tokenizer="bpe", vocab_size=257)
-    assert data.tokenizer.encode("abyz") == [*data.tokenizer.encode("ab"), *[88 + 1, 89 + 1]][:3]
+    assert [len(data.tokenizer.encode(word)) for word in ("ab", "yz")] == [1, 2]
     before = (tmp_path / "tokenizer.json").read_bytes()
     path.write_text("cd" * 100, "utf-8")
     opened(tmp_path, path, tokenizer="bpe", vocab_size=257)
@@ -180,9 +182,9 @@ def test_without_the_library_the_way_out_is_named(text, tmp_path, monkeypatch):
 def test_texts_that_cannot_be_read_are_named(text, tmp_path):
     with pytest.raises(FileNotFoundError, match="no text at"):
         opened(tmp_path, tmp_path / "none.txt")
-    with pytest.raises(ValueError, match=r"n_ctx = 2000 .* 1562 tokens to read and 174 held out"):
+    with pytest.raises(ValueError, match=r"n_ctx = 2000 .* 1440 tokens to read and 160 held out"):
         opened(tmp_path, text, n_ctx=2000)
-    with pytest.raises(ValueError, match="n_ctx ≤ 174, or another held_out"):
+    with pytest.raises(ValueError, match="n_ctx ≤ 160, or another held_out"):
         opened(tmp_path, text, n_ctx=200)
     text.write_bytes(b"caf\xe9")
     with pytest.raises(ValueError, match="is not UTF-8: byte 3 is 0xe9"):

@@ -63,9 +63,8 @@ def torchrun(folder: Path, code: str, *arguments: str) -> subprocess.CompletedPr
 def one(tmp_path_factory):
     """Train in one process: untied, and tied."""
     folder = tmp_path_factory.mktemp("one")
-    return {
-        tied: run_plan(replace(PLAN, tie_weights=tied), folder / str(tied)) for tied in (0, 1)
-    } | {"folder": folder}
+    runs = [run_plan(replace(PLAN, tie_weights=tied), folder / str(tied)) for tied in (False, True)]
+    return runs, folder
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +73,7 @@ def several(one, tmp_path_factory):
     folder = tmp_path_factory.mktemp("several")
     half = "step-000000004.safetensors"
     (folder / "fsdp, resumed").mkdir()
-    (folder / "fsdp, resumed" / half).write_bytes((one["folder"] / "0" / half).read_bytes())
+    (folder / "fsdp, resumed" / half).write_bytes((one[1] / "False" / half).read_bytes())
     done = torchrun(folder, SEVERAL, str(folder), str(Path(__file__).parent))
     assert done.returncode == 0, done.stderr
     assert "Warning" not in done.stderr
@@ -82,7 +81,7 @@ def several(one, tmp_path_factory):
 
 
 def prove_same_curve(one, folder, name):
-    run = one[int(HOW[name].get("tie_weights", False))]
+    run = one[0][HOW[name].get("tie_weights", False)]
     state, _ = states.newest(folder / name)
     assert state.step == 8
     assert (state.losses - run.losses).abs().max() < 1e-5
@@ -104,7 +103,7 @@ def test_one_process_goes_on_where_two_have_stopped(one, several, tmp_path):
     half = "step-000000004.safetensors"
     (tmp_path / half).write_bytes((several / "fsdp" / half).read_bytes())
     run = run_plan(PLAN, tmp_path)
-    assert (run.losses - one[0].losses).abs().max() < 1e-5
+    assert (run.losses - one[0][0].losses).abs().max() < 1e-5
 
 
 DYING = """
@@ -133,7 +132,7 @@ def test_a_killed_worker_ends_the_run_with_a_word_and_a_checkpoint(one, tmp_path
     assert "step-000000004.safetensors stands, and the same command goes on" in said[0]
     assert command.main(flags) == 0
     losses = states.newest(tmp_path / "run")[0].losses
-    assert (losses - one[0].losses).abs().max() < 1e-5
+    assert (losses - one[0][0].losses).abs().max() < 1e-5
 
 
 # One process alone

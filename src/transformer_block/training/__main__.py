@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import torch
 
@@ -74,7 +74,7 @@ def _run(plan: Plan, folder: Path, here: World, fresh: bool) -> int:
 class Teller:
     """Write the progress: one line that renews itself on a terminal, else a line each time."""
 
-    def __init__(self, plan: Plan, stream: TextIO) -> None:
+    def __init__(self, plan: Plan, stream: Any) -> None:
         self.plan, self.stream, self.alive = plan, stream, stream.isatty()
         self.open_line = False
 
