@@ -7,7 +7,7 @@ PY := .venv/bin/python
 # File names and texts are UTF-8, whatever the locale says.
 export PYTHONUTF8 := 1
 
-.PHONY: help ready book check test lab run studies mutants assets clean
+.PHONY: help ready book check test lab run studies mutants bench assets clean
 
 help:
 	@echo "make book    build the book into _build/html"
@@ -17,6 +17,7 @@ help:
 	@echo "make run     execute the chapters and store their outputs"
 	@echo "make studies run the recorded studies whose code has changed, and store their rows"
 	@echo "make mutants plant small mistakes in the package and list those that no test notices"
+	@echo "make bench   time the package beside the code that people use, and store the numbers"
 	@echo "make assets  make the browser's files only"
 	@echo "make clean   remove what was built (.venv stays)"
 
@@ -42,6 +43,9 @@ studies: ready
 
 mutants: ready
 	@$(PY) -m book.tools.mutants
+
+bench: ready
+	@$(PY) -m book.tools.bench
 
 assets: ready
 	@$(PY) -m book.tools.assets

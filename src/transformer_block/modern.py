@@ -103,7 +103,7 @@ class ModernModel(LanguageModel):
     Raises:
         ValueError: as `LanguageModel`.
 
-    Source: Touvron et al. (2023), section 2.2, for the four changes together.
+    Source: Touvron et al. (2023), section 2.2, for RMSNorm, SwiGLU and rotary positions together.
     """
 
     config: ModernConfig
