@@ -89,7 +89,7 @@ def sources() -> list[Path]:
         and path.suffix not in {".md", ".ipynb", ".pyc"}
         and not any(part.startswith(".") for part in path.relative_to(ROOT).parts)
     ]
-    beside += [*book.glob("*.bib"), *book.glob("claims.yml")]
+    beside += [*book.glob("*.bib"), *book.glob("claims.yml"), *book.glob("benchmarks.json")]
     return [TOC, *beside, *map(source_of, pages())]
 
 

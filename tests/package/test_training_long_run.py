@@ -20,7 +20,7 @@ from transformer_block.language_model import LanguageModel
 from transformer_block.training import __main__ as command
 from transformer_block.training import long_run, states
 from transformer_block.training.long_run import Listener, Progress, run_plan
-from transformer_block.training.loop import train
+from transformer_block.training.loop import one_thread, train
 from transformer_block.training.plan import Plan
 from transformer_block.training.texts import ToyData
 
@@ -35,6 +35,13 @@ FLAGS = [
 
 class Ends(Exception):
     """Stands for whatever ends a run at once."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def on_one_thread():
+    """Let sums come out the same to the last bit, whoever computes them."""
+    with one_thread():
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -189,6 +196,8 @@ def test_all_of_the_state_is_needed(lost, whole, tmp_path, monkeypatch):
 
 
 KILLED = """
+import torch
+torch.set_num_threads(1)
 import os, signal, sys
 from transformer_block.training import __main__, long_run
 one_step = long_run._Training._one_step
@@ -234,6 +243,7 @@ def test_a_stop_that_is_asked_for_costs_no_bit(number, whole, tmp_path):
     assert (stopped.step, stopped.saved_at, stopped.model) == (4, 4, None)
     run = run_plan(PLAN, tmp_path)
     assert torch.equal(run.losses, whole[0].losses)
+    assert torch.equal(run.judged, whole[0].judged)
 
 
 def test_who_will_not_wait_asks_twice():
@@ -409,18 +419,31 @@ def test_what_the_user_can_mend_is_one_line(flags, said, tmp_path, capsys, monke
     assert err.count("\n") == 1
 
 
-def test_ctrl_c_says_how_to_go_on(tmp_path, capsys, monkeypatch):
-    judge, asked = ToyData.judge, []
+def pressing_ctrl_c(times, monkeypatch):
+    """Let the judge of step 4 press it."""
+    judge = ToyData.judge
 
     def judged(*given):
-        if not asked:  # once; whoever asks twice is not made to wait
-            asked.append(signal.raise_signal(signal.SIGINT))
+        monkeypatch.setattr(ToyData, "judge", judge)
+        for _ in range(times):
+            signal.raise_signal(signal.SIGINT)
         return judge(*given)
 
     monkeypatch.setattr(ToyData, "judge", judged)
+
+
+def test_ctrl_c_says_how_to_go_on(tmp_path, capsys, monkeypatch):
+    pressing_ctrl_c(1, monkeypatch)
     assert command.main(["--out", str(tmp_path), *FLAGS]) == 130
     said = capsys.readouterr().out.splitlines()[-1]
     assert said == "stopped after step 5; kept is step 5; the same command goes on from there"
+
+
+def test_ctrl_c_twice_ends_it_at_once(tmp_path, capsys, monkeypatch):
+    pressing_ctrl_c(2, monkeypatch)
+    assert command.main(["--out", str(tmp_path), *FLAGS]) == 130
+    stands = "step-000000002.safetensors stands, and the same command goes on"
+    assert capsys.readouterr().err == f"error: stopped at once; {tmp_path / stands}\n"
 
 
 def test_a_terminal_has_one_line_that_renews_itself():

@@ -166,6 +166,10 @@ def test_pairs_are_learnt_once_and_on_what_is_read_alone(tmp_path):
     path.write_text("cd" * 100, "utf-8")
     opened(tmp_path, path, tokenizer="bpe", vocab_size=257)
     assert (tmp_path / "tokenizer.json").read_bytes() == before
+    path.write_text("ab" * 90 + "yz" * 10, "utf-8")
+    (tmp_path / "tokenizer.json").write_bytes(before + b"\n")
+    other, _ = opened(tmp_path, path, tokenizer="bpe", vocab_size=257)
+    assert other.digest != data.digest, "other merges are other tokens"
     (tmp_path / "tokenizer.json").write_text("{}", "utf-8")
     with pytest.raises(ValueError, match="holds no tokenizer"):
         PairTokenizer(tmp_path / "tokenizer.json")

@@ -129,6 +129,7 @@ def test_a_killed_worker_ends_the_run_with_a_word_and_a_checkpoint(one, tmp_path
     assert done.returncode != 0
     said = re.findall(r"error: another process of this run is gone .*", done.stderr)
     assert len(said) == 1, done.stderr
+    assert "remote worker" not in said[0]  # the advice of the library
     assert "step-000000004.safetensors stands, and the same command goes on" in said[0]
     assert command.main(flags) == 0
     losses = states.newest(tmp_path / "run")[0].losses

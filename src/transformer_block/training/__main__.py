@@ -44,15 +44,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (ValueError, OSError) as error:
         return _fail(str(error))
     except WorkerLost as error:
-        there = states.stored(asked.out) if asked.out.is_dir() else []
-        ways = f"{there[0]} stands, and the same command goes on" if there else "nothing is kept"
-        return _fail(f"another process of this run is gone ({error}); {ways}")
+        return _fail(f"another process of this run is gone ({error}); {_what_stands(asked.out)}")
+    except KeyboardInterrupt:
+        return _fail(f"stopped at once; {_what_stands(asked.out)}", status=STOPPED)
 
 
-def _fail(words: str, here: bool = True) -> int:
+def _what_stands(folder: Path) -> str:
+    found = states.stored(folder) if folder.is_dir() else []
+    return f"{found[0]} stands, and the same command goes on" if found else "nothing is kept"
+
+
+def _fail(words: str, here: bool = True, status: int = 1) -> int:
     if here:
         print(f"error: {words}", file=sys.stderr, flush=True)
-    return 1
+    return status
 
 
 def _run(plan: Plan, folder: Path, here: World, fresh: bool) -> int:

@@ -225,7 +225,7 @@ class _Training:
             while self.step < plan.steps and not last:
                 tokens += self._one_step()
                 last = self.world.any(bool(asked)) or self.step == plan.steps
-                if last or self.step % plan.judge_every == 0:
+                if self.step == plan.steps or self.step % plan.judge_every == 0:
                     self._judge()
                 if last or self.step % plan.report_every == 0:
                     self._report(time.monotonic() - began, self.step - at_first, tokens)

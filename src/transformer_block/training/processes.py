@@ -1,6 +1,7 @@
 """One process or several: who reads which rows, and how they agree."""
 
 import os
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -88,7 +89,7 @@ def world(device: str = "auto") -> Iterator[World]:
     except RuntimeError as error:
         if not isinstance(error, dist.DistError) and not _of_a_connection(error):
             raise
-        raise WorkerLost(str(error).splitlines()[0]) from error
+        raise WorkerLost(_what_happened(error)) from error
     finally:
         dist.destroy_process_group()
 
@@ -99,11 +100,18 @@ def _of_a_connection(error: RuntimeError) -> bool:
     return "gloo" in said or "connection" in said
 
 
+def _what_happened(error: RuntimeError) -> str:
+    """Return the library's reason, without the line of its source and its advice."""
+    reason = re.sub(r"^\[[^]]*\] ", "", str(error).splitlines()[0])
+    return reason.partition(". ")[0].removesuffix(".")
+
+
 def share(model: LanguageModel, world: World, parallel: str) -> nn.Module:
     """Return what is called in place of the model, so that all processes train the same one.
 
     DDP keeps the whole model everywhere and sums the gradients. FSDP2 keeps a slice of every
-    weight, gradient and moment in each process, and puts a block together when it is needed.
+    weight, gradient and moment in each process, and puts a block together when it is needed. The
+    model is made whole first, in the memory of each process's CPU.
     """
     if world.size == 1:
         return model
@@ -138,5 +146,5 @@ def placed_as(full: Tensor, like: Tensor) -> Tensor:
     """Return a full tensor as `like` is placed: on its device, and this process's slice of it."""
     full = full.to(like.device)
     if isinstance(like, DTensor):
-        return distribute_tensor(full, like.device_mesh, like.placements, src_data_rank=None)
+        return distribute_tensor(full, like.device_mesh, like.placements)
     return full

@@ -295,6 +295,8 @@ def open_data(plan: Plan, folder: Path) -> Data:
     tokenizer: Tokenizer = ByteTokenizer()
     if plan.tokenizer == "bpe":
         tokenizer = PairTokenizer(folder / TOKENIZER)
+        merges = (folder / TOKENIZER).read_bytes()
+        digest = hashlib.sha256(digest.encode() + merges).hexdigest()
     # The cut is made in the text: the merges were learnt on the part that is read alone.
     read, held_out = (
         torch.tensor(tokenizer.encode(part), dtype=torch.int32)
