@@ -11,7 +11,6 @@ import argparse
 import functools
 import http.server
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -35,6 +34,7 @@ from .common import (
     run_command,
     swap,
 )
+from .origin import colab_folder, repository_address, site_address
 
 CONFIG = ROOT / "_config.yml"
 TOC = ROOT / "book" / "_toc.yml"
@@ -93,39 +93,17 @@ def sources() -> list[Path]:
     return [TOC, *beside, *map(source_of, pages())]
 
 
-def repository_address() -> str | None:
-    """Return the GitHub address of this repository, or None if it has none."""
-    name = os.environ.get("GITHUB_REPOSITORY")
-    if name:
-        return f"https://github.com/{name}"
-    git = shutil.which("git")
-    if git is None:
-        return None
-    answer = subprocess.run(
-        [git, "remote", "get-url", "origin"], cwd=ROOT, capture_output=True, text=True
-    )
-    return github_address(answer.stdout.strip()) if answer.returncode == 0 else None
+def configuration(repository: str | None, site: str | None = None) -> str:
+    """Return _config.yml with what is known of the repository and the site.
 
-
-def github_address(remote: str) -> str | None:
-    """Turn a git remote into a GitHub page's address; None for any other host.
-
-    >>> github_address("git@github.com:someone/book.git")
-    'https://github.com/someone/book'
-    >>> github_address("https://elsewhere.example/someone/book.git")
+    Without a repository the buttons that need one are left out; without a site's address,
+    what needs that.
     """
-    found = re.fullmatch(
-        r"(?:https://(?:[^/@]+@)?|git@|ssh://git@)github\.com[/:]([\w.-]+/[\w.-]+?)(?:\.git)?/?",
-        remote,
-    )
-    return f"https://github.com/{found[1]}" if found else None
-
-
-def configuration(address: str | None) -> str:
-    """Return _config.yml with this repository's address, or without the buttons that need one."""
     config = yaml.safe_load(CONFIG.read_text(encoding="utf-8"))
-    config["repository"]["url"] = address or ""
-    if address is None:
+    config["repository"]["url"] = repository or ""
+    config["sphinx"]["config"]["book_colab"] = colab_folder(repository) if repository else ""
+    config["sphinx"]["config"]["html_baseurl"] = f"{site}/" if site else ""
+    if repository is None:
         config["launch_buttons"] = {}
         config["html"]["use_repository_button"] = False
     return yaml.safe_dump(config, sort_keys=False, allow_unicode=True)
@@ -185,7 +163,7 @@ def insist_on_every_page(html: Path) -> None:
 def publish() -> Path:
     """Bring _build/html up to date and return it."""
     make_assets()
-    config = configuration(repository_address())
+    config = configuration(repository_address(), site_address())
     with alone("book"):
         inputs = fingerprint(config)
         if is_stamped(STAMP, inputs) and HTML.is_dir():

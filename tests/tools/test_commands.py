@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from book.tools import assets, common, publish
+from book.tools import assets, common, origin, publish
 from book.tools.common import Problem
 
 
@@ -114,12 +114,12 @@ def test_a_port_out_of_range_is_said(tmp_path: Path) -> None:
     ],
 )
 def test_only_github_remotes_have_a_page(remote: str, address: str | None) -> None:
-    assert publish.github_address(remote) == address
+    assert origin.github_address(remote) == address
 
 
 def test_the_repository_on_github_is_the_one_linked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GITHUB_REPOSITORY", "someone/fork")
-    assert publish.repository_address() == "https://github.com/someone/fork"
+    assert origin.repository_address() == "https://github.com/someone/fork"
     assert "https://github.com/someone/fork" in publish.configuration(
         "https://github.com/someone/fork"
     )
