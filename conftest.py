@@ -25,11 +25,6 @@ def pytest_configure(config: pytest.Config) -> None:
     share_cores(config)
 
 
-def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """Start one worker more than there are cores: browsers, kernels and disks are waited for."""
-    return (os.cpu_count() or 1) + 1
-
-
 def share_cores(config: pytest.Config) -> None:
     """Let each worker and its kernels compute on its share of the cores.
 

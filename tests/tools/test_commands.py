@@ -124,7 +124,7 @@ def test_the_repository_on_github_is_the_one_linked(monkeypatch: pytest.MonkeyPa
         "https://github.com/someone/fork"
     )
     without = publish.configuration(None)
-    assert "colab" not in without
+    assert "book_colab: ''" in without
     assert "use_repository_button: false" in without
 
 
