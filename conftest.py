@@ -73,7 +73,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items.sort(key=lambda item: place[item.nodeid.split("::")[0]])
 
 
-LONG = {"test_pages.py": 500.0, "test_recorded.py": 400.0, "test_play.py": 60.0}  # seconds
+LONG = {"test_pages.py": 500.0, "test_recorded.py": 400.0}  # seconds
 
 
 def expected(file: Path) -> float:

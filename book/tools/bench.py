@@ -89,11 +89,17 @@ SIZES = (
 TINY = (Size(d_model=16, n_layers=1, n_heads=2, n=8, batch=2, vocab_size=20, n_prompt=3, n_new=4),)
 
 
-def groups(size: Size) -> list[list[Peer]]:
-    """Return the peers of one size, ours first: those of our GPT-2, and those of our Llama."""
+# What can be given the weights of our GPT-2, and of our Llama; ours first.
+PEERS: dict[str, tuple[Callable[[LanguageModel], Peer], ...]] = {
+    "GPT-2": (ours, nano, encoder, reference),
+    "Llama": (ours, reference),
+}
+
+
+def model_like(kind: str, size: Size) -> LanguageModel:
+    """Return our model of one of the kinds in `PEERS`, drawn from one seed."""
     torch.manual_seed(1)
-    gpt, llama = LanguageModel(size.gpt()), ModernModel(size.llama())
-    return [[ours(gpt), nano(gpt), encoder(gpt), reference(gpt)], [ours(llama), reference(llama)]]
+    return LanguageModel(size.gpt()) if kind == "GPT-2" else ModernModel(size.llama())
 
 
 def tasks(size: Size) -> dict[str, Callable[[Peer], Callable[[], object] | None]]:
@@ -157,17 +163,17 @@ def compare(sizes: Sequence[Size], rounds: int) -> list[dict[str, Any]]:
     """Return, for each size, task and peer, how many times as long as ours it takes."""
     rows = []
     for size in sizes:
-        for peers in groups(size):
-            mine = peers[0]
+        for kind, makers in PEERS.items():
+            model = model_like(kind, size)
+            mine, *others = peers = [make(model) for make in makers]
             ids = torch.randint(size.vocab_size, (2, size.n))
             for peer in peers:
                 peer.model.eval()
-                assert isinstance(mine.model, LanguageModel)  # noqa: S101 (for the type checker)
-                peer.check(mine.model, ids)
+                peer.check(model, ids)
             for task, make in tasks(size).items():
                 runs = {peer.name: run for peer in peers if (run := make(peer)) is not None}
                 took = take_turns(runs, rounds)
-                for peer in peers[1:]:
+                for peer in others:
                     if peer.name in took:
                         ratios = [
                             theirs / our
@@ -179,13 +185,6 @@ def compare(sizes: Sequence[Size], rounds: int) -> list[dict[str, Any]]:
     return rows
 
 
-def matmul_rate(n: int, d_model: int, times: int) -> float:
-    """Return what this machine reaches in plain products of the FFN's size, in FLOP/s."""
-    X, W = torch.randn(n, d_model), torch.randn(4 * d_model, d_model)
-    took = take_turns({"product": lambda: X @ W.T}, times)["product"]
-    return 2 * n * d_model * 4 * d_model / statistics.median(took)
-
-
 @torch.no_grad()
 def share_of_product(sizes: Sequence[Size], rounds: int) -> list[dict[str, Any]]:
     """Return our forward's FLOP/s as a share of a plain product's of as many tokens."""
@@ -194,7 +193,8 @@ def share_of_product(sizes: Sequence[Size], rounds: int) -> list[dict[str, Any]]
         model, tokens = LanguageModel(size.gpt()).eval(), size.batch * size.n
         ids = torch.randint(size.vocab_size, (size.batch, size.n))
         X, W = torch.randn(tokens, size.d_model), torch.randn(4 * size.d_model, size.d_model)
-        many = math.ceil(1e8 / (8 * tokens * size.d_model**2))  # long enough to be timed
+        in_product = 2 * tokens * W.numel()
+        many = math.ceil(1e8 / in_product)  # long enough to be timed
 
         def products(X: Tensor = X, W: Tensor = W, many: int = many) -> None:
             for _ in range(many):
@@ -204,7 +204,7 @@ def share_of_product(sizes: Sequence[Size], rounds: int) -> list[dict[str, Any]]
         took = take_turns(runs, rounds)
         counted = flops(size.gpt(), size.n, batch=size.batch).total
         ratios = [
-            (counted / one) / (many * 8 * tokens * size.d_model**2 / product)
+            (counted / one) / (many * in_product / product)
             for one, product in zip(took["model"], took["product"], strict=True)
         ]
         rows.append({"size": size.name, "share": quartiles(ratios)})
@@ -266,38 +266,38 @@ import ctypes, gc, re
 from pathlib import Path
 from book.tools import bench
 size = bench.Size(**{size!r})
-peer = bench.groups(size)[{group}][{place}]
+peer = bench.PEERS[{kind!r}][{place}](bench.model_like({kind!r}, size))
 one = bench.tasks(size)["training step"](peer)
 gc.collect()
-ctypes.CDLL(None).malloc_trim(0)  # else the steps would live in what the other peers have left
+ctypes.CDLL(None).malloc_trim(0)  # else the steps would live in what the building has left
 def now(what):
     return int(re.search(what + r":\\s*(\\d+)", Path("/proc/self/status").read_text())[1])
 Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
 before = now("VmRSS")
 one(); one()
+print(peer.name)
 print(now("VmHWM") - before)
 """
 
 
-def memory(sizes: Sequence[Size]) -> list[dict[str, Any]]:
-    """Return what two training steps add to the memory of a process, in MB; a process a peer.
+def added(size: Size, kind: str, place: int) -> dict[str, Any]:
+    """Return what two training steps of one peer add to the memory of a process of its own."""
+    code = PEAK.format(size=vars(size), kind=kind, place=place)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True
+    )
+    name, kilobytes = done.stdout.splitlines()[-2:]
+    row = {"size": size.name, "peer": name, "like": kind}
+    return {**row, "megabytes": round(int(kilobytes) / 1e3)}
 
-    Only Linux says it; elsewhere there are no rows.
-    """
+
+def memory(sizes: Sequence[Size]) -> list[dict[str, Any]]:
+    """Return what training steps add for every peer; only Linux says it, elsewhere: nothing."""
     rows = []
     for size in sizes if sys.platform == "linux" else ():
-        for group, peers in enumerate(groups(size)):
-            for place, peer in enumerate(peers):
-                code = PEAK.format(size=vars(size), group=group, place=place)
-                done = subprocess.run(
-                    [sys.executable, "-c", code],
-                    capture_output=True,
-                    text=True,
-                    cwd=ROOT,
-                    check=True,
-                )
-                row = {"size": size.name, "peer": peer.name, "like": ("GPT-2", "Llama")[group]}
-                rows.append({**row, "megabytes": round(int(done.stdout.split()[-1]) / 1e3)})
+        for kind, makers in PEERS.items():
+            for place in range(len(makers)):
+                rows.append(added(size, kind, place))
                 print(rows[-1], flush=True)
     return rows
 

@@ -3,7 +3,8 @@
 import json
 import os
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, fields
 from pathlib import Path
 
@@ -45,9 +46,16 @@ def save(model: LanguageModel, path: str | os.PathLike[str]) -> None:
     }
     if not path.parent.is_dir():
         raise FileNotFoundError(f"there is no folder {path.parent} to write {path.name} into")
+    with beside(path) as draft:
+        draft.write_bytes(serialise(tensors, metadata))
+
+
+@contextmanager
+def beside(path: Path) -> Iterator[Path]:
+    """Give a file to write beside its place, and move it there when it is whole."""
     draft = path.with_name(f"{path.name}.{secrets.token_hex(8)}.part")
     try:
-        draft.write_bytes(serialise(tensors, metadata))
+        yield draft
         draft.replace(path)
     finally:
         draft.unlink(missing_ok=True)

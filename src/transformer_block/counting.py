@@ -9,6 +9,7 @@ from torch import nn
 from transformer_block import _checks
 from transformer_block.config import ModelConfig
 from transformer_block.feed_forward import FeedForward, SwiGLU, ffn_named
+from transformer_block.grouped_query import GroupedQueryAttention
 from transformer_block.modern import ModernConfig
 from transformer_block.norm import norm_named
 
@@ -106,11 +107,11 @@ def block_flops(
     """
     _checks.positive(n=n, d_model=d_model, n_heads=n_heads, d_ff=d_ff)
     _not_negative(n_past=n_past)
-    width, kv_width = _widths(d_model, n_heads, d_head, n_kv_heads)
+    mha = _attention(d_model, n_heads, d_head, n_kv_heads)
     matrices = [W for W in _ffn(activation, d_model, d_ff).parameters() if W.ndim == 2]
     return Flops(
-        qkvo=2 * 2 * n * d_model * (width + kv_width),
-        scores=2 * 2 * n * (n_past + n) * width,
+        qkvo=sum(2 * n * W.numel() for W in mha.parameters()),
+        scores=2 * 2 * n * (n_past + n) * mha.W_O.in_features,
         ffn=sum(2 * n * W.numel() for W in matrices),
     )
 
@@ -215,8 +216,8 @@ def shape_ledger(
     """
     with torch.device("meta"):
         of_norm = count_parameters(norm_named(norm)(d_model))
-    width, kv_width = _widths(d_model, n_heads, d_head, n_kv_heads)
-    k = width // n_heads
+    mha = _attention(d_model, n_heads, d_head, n_kv_heads, bias)
+    k, width = mha.d_head, mha.W_O.in_features
     cost = block_flops(n, d_model, n_heads, d_ff, d_head=k, activation=activation)
     ffn = _ffn(activation, d_model, d_ff)
     stream, heads, wide = (n, d_model), (n, k), (n, d_ff)
@@ -236,20 +237,19 @@ def shape_ledger(
 
     row("X", "X", stream)
     row("Norm(X)", "norm_mha", stream, of_norm)
-    for letter, wide_as in (("Q", width), ("K", kv_width), ("V", kv_width)):
-        into = d_model * wide_as + (wide_as if bias else 0)
-        made = 2 * n * d_model * wide_as
-        row(f"{letter} of each head", f"mha.{letter}", heads, into, made, wide_as // k)
+    for letter, W in (("Q", mha.W_Q), ("K", mha.W_K), ("V", mha.W_V)):
+        into, made = count_parameters(W), 2 * n * W.weight.numel()
+        row(f"{letter} of each head", f"mha.{letter}", heads, into, made, W.out_features // k)
     row("attention map of each head", "mha.A", (n, n), 0, cost.scores // 2, n_heads)
     row("output of each head", "mha.Z", heads, 0, cost.scores // 2, n_heads)
     row("concat of the heads", "mha.concat", (n, width))
-    row("W_O", "mha.W_O", (width, d_model), width * d_model + (d_model if bias else 0))
-    row("MHA output", "mha", stream, 0, 2 * n * width * d_model)
+    row("W_O", "mha.W_O", (width, d_model), count_parameters(mha.W_O))
+    row("MHA output", "mha", stream, 0, 2 * n * mha.W_O.weight.numel())
     row("H, after the residual", "H", stream)
     row("Norm(H)", "norm_ffn", stream, of_norm)
     names = {"pre": "first projection", "up": "second factor of the gate"}
-    for site, W in ffn.ups.items():
-        up = ffn.get_submodule(W)
+    for site, name in ffn.ups.items():
+        up = ffn.get_submodule(name)
         row(names[site], f"ffn.{site}", wide, count_parameters(up), 2 * n * d_model * d_ff)
     row("activation", "ffn.hidden", wide)
     row("second projection", "ffn", stream, count_parameters(ffn.W_2), 2 * n * d_ff * d_model)
@@ -314,6 +314,20 @@ def activation_bytes(
 
 
 @cache
+def _attention(
+    d_model: int,
+    n_heads: int,
+    d_head: int | None,
+    n_kv_heads: int | None,
+    bias: bool = False,
+) -> GroupedQueryAttention:
+    """Build an attention that holds no numbers, to be counted; it refuses what does not fit."""
+    groups = n_heads if n_kv_heads is None else n_kv_heads
+    with torch.device("meta"):
+        return GroupedQueryAttention(d_model, n_heads, groups, d_head, bias=bias)
+
+
+@cache
 def _ffn(activation: str, d_model: int, d_ff: int) -> FeedForward | SwiGLU:
     """Build an FFN that holds no numbers, to be counted."""
     with torch.device("meta"):
@@ -322,21 +336,6 @@ def _ffn(activation: str, d_model: int, d_ff: int) -> FeedForward | SwiGLU:
 
 def _n_kv_heads(config: ModelConfig) -> int:
     return config.n_kv_heads if isinstance(config, ModernConfig) else config.n_heads
-
-
-def _widths(
-    d_model: int, n_heads: int, d_head: int | None, n_kv_heads: int | None
-) -> tuple[int, int]:
-    """Return h · d_head and h_kv · d_head."""
-    d_head = _checks.divides(n_heads, d_model) if d_head is None else d_head
-    n_kv_heads = n_heads if n_kv_heads is None else n_kv_heads
-    _checks.positive(d_head=d_head, n_kv_heads=n_kv_heads)
-    if n_heads % n_kv_heads:
-        raise ValueError(
-            f"n_kv_heads must divide n_heads, so that the groups are equal; {n_heads} / "
-            f"{n_kv_heads} leaves {n_heads % n_kv_heads}"
-        )
-    return n_heads * d_head, n_kv_heads * d_head
 
 
 def _not_negative(**sizes: int) -> None:

@@ -1,16 +1,20 @@
 import copy
 import json
+import sys
 
 import pytest
 import torch
 
 from book.ext import benchmarks
 from book.tools import bench, peers
+from transformer_block import LanguageModel, count_parameters
 
 
 @pytest.fixture(scope="module")
 def groups():
-    return bench.groups(bench.TINY[0])
+    """The peers of each kind, ours first, all with the weights of one model."""
+    models = {kind: bench.model_like(kind, bench.TINY[0]) for kind in bench.PEERS}
+    return [[make(models[kind]) for make in makers] for kind, makers in bench.PEERS.items()]
 
 
 @pytest.fixture
@@ -81,6 +85,15 @@ def test_the_quick_run_gives_the_whole_page(tmp_path, monkeypatch):
         assert peer in page
     assert "| nanoGPT's layout | **" in page
     assert "| L | 1 … 2 |" in page
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux says what a process holds")
+def test_a_training_step_holds_its_gradients_and_moments():
+    size = bench.Size(d_model=256, n_layers=4, n_heads=4, n=8, batch=1)
+    row = bench.added(size, "GPT-2", 1)
+    assert (row["peer"], row["like"]) == ("nanoGPT's layout", "GPT-2")
+    weights = count_parameters(LanguageModel(size.gpt())) * 4 / 1e6
+    assert 2.5 * weights < row["megabytes"] < 5 * weights
 
 
 def test_the_page_says_where_others_are_faster():

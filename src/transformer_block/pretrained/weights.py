@@ -1,7 +1,6 @@
 """Open and write files of weights: one, or several with their index; safetensors only."""
 
 import json
-import secrets
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from transformer_block.checkpoint import beside
 from transformer_block.pretrained.folders import WEIGHTS
 
 ONE_FILE, SHARDS, INDEX = WEIGHTS
@@ -93,7 +93,7 @@ def write(
         files = [f"model-{i:05}-of-{len(shards):05}.safetensors" for i in range(1, len(shards) + 1)]
     where: dict[str, str] = {}
     for file, shard in zip(files, shards, strict=True):
-        with _beside(folder / file) as draft:
+        with beside(folder / file) as draft:
             save_file({key: tensor(key) for key in shard}, draft, {"format": "pt"})
         where |= dict.fromkeys(shard, file)
     if len(shards) > 1:
@@ -107,19 +107,8 @@ def write(
 
 def write_json(path: Path, content: object) -> None:
     """Write JSON that a person can read, whole or not at all."""
-    with _beside(path) as draft:
+    with beside(path) as draft:
         draft.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-
-
-@contextmanager
-def _beside(path: Path) -> Iterator[Path]:
-    """Give a file to write beside its place, and move it there when it is whole."""
-    draft = path.with_name(f"{path.name}.{secrets.token_hex(8)}.part")
-    try:
-        yield draft
-        draft.replace(path)
-    finally:
-        draft.unlink(missing_ok=True)
 
 
 def _shards(sizes: Mapping[str, int], max_bytes: int) -> list[list[str]]:

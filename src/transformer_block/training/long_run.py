@@ -20,7 +20,7 @@ from transformer_block import checkpoint
 from transformer_block.language.known import Batch
 from transformer_block.language_model import LanguageModel
 from transformer_block.training import states
-from transformer_block.training.loop import fill, next_token_loss
+from transformer_block.training.loop import _refuse_non_finite, fill, next_token_loss
 from transformer_block.training.plan import Plan
 from transformer_block.training.processes import World, placed_as, share, summed, whole
 from transformer_block.training.states import State
@@ -271,9 +271,10 @@ class _Training:
             new = torch.stack(self.pending)
             new[:, 0] = self.world.sum(new[:, 0].contiguous())
             self.pending.clear()
-            for i, (loss, norm) in enumerate(new.tolist()):
-                refuse_non_finite(loss, norm, len(self.losses) + i)
-            self.losses = torch.cat([self.losses, new.cpu()])
+            new = new.cpu()
+            for i, (loss, norm) in enumerate(new):
+                _refuse_non_finite(loss, norm, len(self.losses) + i)
+            self.losses = torch.cat([self.losses, new])
         return float(self.losses[self.reported_at :, 0].mean())
 
     def _report(self, seconds: float, steps: int, tokens: int) -> None:
@@ -352,19 +353,6 @@ class _Training:
                 f"({error.strerror or error}); make room and give the same command again"
             ) from error
         return model.eval()
-
-
-def refuse_non_finite(loss: float, grad_norm: float, step: int) -> None:
-    """Refuse to go on from a loss or gradient that is no number.
-
-    Raises:
-        ValueError: naming the step and what to change.
-    """
-    if not math.isfinite(loss + grad_norm):
-        raise ValueError(
-            f"training broke at step {step}: the loss is {loss}, the gradient {grad_norm}; "
-            "lower lr, clip the gradient, or warm up for longer"
-        )
 
 
 @contextmanager
