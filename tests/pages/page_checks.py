@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urldefrag, urlsplit
 
-from playwright.sync_api import BrowserContext, ElementHandle, Page, Playwright
+from playwright.sync_api import BrowserContext, ElementHandle, Page, Playwright, ViewportSize
 from playwright.sync_api import TimeoutError as TookTooLong
 
 HERE = Path(__file__).parent
@@ -216,6 +216,7 @@ BY_SIGHT = (
 def barriers(page: Page, axe: str, *rules: str) -> list[str]:
     """Serious and critical findings of axe-core: of all its rules, or of those named."""
     page.evaluate(axe)
+    ask(page, "thin")
     return list(ask(page, "barriers", *rules))
 
 
@@ -239,6 +240,13 @@ def spoilt_print(page: Page) -> list[str]:
     faults = [f"on paper: {fault}" for fault in ask(page, "paper")]
     page.emulate_media(media="screen")
     return faults
+
+
+def settle(page: Page, size: ViewportSize, theme: str) -> None:
+    """Come back from paper, and wait for the theme's script, which follows a size late."""
+    page.set_viewport_size(size)
+    page.wait_for_function("wanted => document.documentElement.dataset.theme === wanted", arg=theme)
+    page.wait_for_timeout(400)
 
 
 def unmarked_chinese(page: Page) -> list[str]:
@@ -294,20 +302,6 @@ def _areas(page: Page, faults: list[str]) -> list[ElementHandle]:
     if len(areas) < wanted:
         faults.append(f"{wanted} widgets are on the page, {len(areas)} came alive")
     return areas
-
-
-def lifeless(page: Page) -> list[str]:
-    """Widgets that did not come alive, or whose first control moves nothing."""
-    faults: list[str] = []
-    for number, area in enumerate(_areas(page, faults), start=1):
-        control = area.query_selector("[role=slider], select")
-        if control is None:
-            faults.append(f"widget {number} has nothing to move")
-            continue
-        control.focus()
-        if _press(page, area, "Home") == _press(page, area, "End"):
-            faults.append(f"widget {number}: its first control does not change the picture")
-    return faults
 
 
 def _dead_steps(page: Page, area: ElementHandle, control: ElementHandle) -> list[str]:

@@ -46,6 +46,12 @@ MISTAKES = {
     "grey on grey": added(
         '<p style="color:#999;background:#bbb">Grey words', "barriers", "contrast"
     ),
+    "grey words of code": added(
+        '<pre class="highlight"><pre><span class="k">def</span> <span class="c" '
+        'style="color:#999;background:#bbb">grey</span></pre></pre>',
+        "barriers",
+        "contrast",
+    ),
     "grey on grey, at the second look": added(
         '<p style="color:#999;background:#bbb">Grey words', "sight", "contrast"
     ),
@@ -70,7 +76,6 @@ MISTAKES = {
     "dead slider": Mistake("at + 1", "at", "widgets", "3 of 3 moves leave the picture"),
     "one dead step": Mistake("at + 1", "at + (at < 2)", "widgets", "1 of 3 moves"),
     "nameless slider": Mistake('aria-label="h"', "", "widgets", "no name"),
-    "dead widget on the disk": Mistake("ArrowRight", "End: 0, Right", "life", "does not change"),
     "no slider": Mistake('role="slider" tabindex', "data-x", "widgets", "nothing to move"),
     "slow slider": Mistake("const wait = 0;", "const wait = 90;", "widgets", " ms, not under"),
     "widget that never comes": added(f"{NEVER}{STILL}{STILL}", "widgets", "came alive"),
@@ -112,7 +117,6 @@ def plant(tmp_path: Path, browser: Browser, axe: str) -> Plant:
                 "widgets": lambda: checks.dead_controls(visit.page),
                 "paper": lambda: checks.spoilt_print(visit.page),
                 "chinese": lambda: checks.unmarked_chinese(visit.page),
-                "life": lambda: checks.lifeless(visit.page),
                 "overflow": lambda: checks.overflow(visit.page, 375),
             }
             return {name: check() for name, check in known.items() if name in wanted}
