@@ -1,4 +1,5 @@
 import json
+import sys
 
 import pytest
 
@@ -7,6 +8,18 @@ from transformer_block.experiments.recorded import Study, agree, studies, study,
 from transformer_block.fingerprint import fingerprint
 
 every_study = pytest.mark.parametrize("name", studies())
+
+
+@pytest.fixture
+def untraced():
+    """Switch coverage off, which would add a third to the trainings; experiments do not count.
+
+    Its own mark, `no_cover`, does nothing in a worker of xdist.
+    """
+    tracer = sys.gettrace()
+    sys.settrace(None)
+    yield
+    sys.settrace(tracer)
 
 
 @every_study
@@ -22,6 +35,7 @@ def test_every_setting_and_seed_has_its_row(name):
 
 
 @every_study
+@pytest.mark.usefixtures("untraced")
 def test_the_first_row_comes_out_again(name):
     again, row = study_named(name).measure(*study_named(name).wanted()[0]), study(name)[0]
     assert agree(again, row), f"{again}\n{row}"

@@ -43,10 +43,12 @@ def folder(tmp_path):
 
 
 def run(folder, *options, source="src"):
+    """Run pytest there, with no plugin but those that the options name."""
+    alone = {"PYTHONPATH": str(folder / source), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     return subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-n0", *options],
+        [sys.executable, "-m", "pytest", "-q", *options],
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(folder / source)},
+        env={**os.environ, **alone},
         capture_output=True,
         text=True,
         encoding="utf-8",
@@ -60,7 +62,7 @@ def test_a_chapter_over_its_time_fails(folder, said, code):
     notebook.metadata.kernelspec = {"name": "python3", "display_name": "Python 3"}
     nbformat.write(notebook, folder / "01-x.ipynb")
     (folder / "01-x.md").write_text(f"You need: sums. The machine: {said}.\n", "utf-8")
-    done = run(folder, "--nbval", "--nbval-current-env", "01-x.ipynb")
+    done = run(folder, "-p", "nbval.plugin", "--nbval", "--nbval-current-env", "01-x.ipynb")
     assert done.returncode == code, done.stdout
     assert ("01-x.ipynb took" in done.stdout) == (code == 1)
 
