@@ -26,6 +26,13 @@ def test_both_sides_of_each_comparison_are_written_down(lines):
     assert lines() == [["0.96 > 0.85"], ["0.1 < 0.5 < 1", "2 = 2"]]
 
 
+def test_what_rounding_leaves_is_no_number(lines):
+    left = [3e-31, -2e-16, 0.5]
+    verify("one", left[0] < 1e-20)
+    verify("all, and a number that is 0", all(x < 1 for x in left) and 0.0 < 1e-20)
+    assert lines() == [["≈ 0 < 1e-20"], ["≈ 0 … 0.5 < 1", "0 < 1e-20"]]
+
+
 def test_a_loop_becomes_a_range(lines):
     shares = [0.96, 1.075]
     verify("all", all(0.85 < share < 1.15 for share in shares))

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 FILE = "TRANSFORMER_BLOCK_MEASURED"
+ROUNDING = 1e-12  # below it stands what is left of sums that would be 0 in exact numbers
 _SIGNS = {ast.Lt: "<", ast.LtE: "≤", ast.Gt: ">", ast.GtE: "≥", ast.Eq: "=", ast.NotEq: "≠"}
 
 
@@ -82,8 +83,14 @@ def _range(side: ast.expr, loops: tuple[ast.comprehension, ...], frame: FrameTyp
         return None
     if not numbers or not all(map(math.isfinite, numbers)):
         return None
-    low, high = (f"{number:.3g}" for number in (min(numbers), max(numbers)))
+    asked = isinstance(side, ast.Constant)
+    low, high = (_text(number, asked) for number in (min(numbers), max(numbers)))
     return low if low == high else f"{low} … {high}"
+
+
+def _text(number: float, asked: bool) -> str:
+    """Return a number as text; what rounding leaves is another number in each run."""
+    return "≈ 0" if 0 < abs(number) < ROUNDING and not asked else f"{number:.3g}"
 
 
 def _numbers(value: Any) -> list[float]:
