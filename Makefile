@@ -7,7 +7,7 @@ PY := .venv/bin/python
 # File names and texts are UTF-8, whatever the locale says.
 export PYTHONUTF8 := 1
 
-.PHONY: help ready book check test lab run studies mutants bench assets clean
+.PHONY: help ready book check test lab run studies living mutants bench assets clean
 
 help:
 	@echo "make book    build the book into _build/html"
@@ -16,6 +16,7 @@ help:
 	@echo "make lab     open the chapters in JupyterLab"
 	@echo "make run     execute the chapters and store their outputs"
 	@echo "make studies run the recorded studies whose code has changed, and store their rows"
+	@echo "make living  write the weights and the language of the living model's page"
 	@echo "make mutants plant small mistakes in the package and list those that no test notices"
 	@echo "make bench   time the package beside the code that people use, and store the numbers"
 	@echo "make assets  make the browser's files only"
@@ -40,6 +41,9 @@ run: ready
 
 studies: ready
 	@$(PY) -m book.tools.studies
+
+living: ready
+	@$(PY) -m book.tools.living
 
 mutants: ready
 	@$(PY) -m book.tools.mutants

@@ -49,7 +49,7 @@ def npm_fingerprint() -> str:
 
 def fingerprint() -> str:
     """Fingerprint everything the assets are made from."""
-    sources = [path for path in (ROOT / "web").iterdir() if path.is_file()]
+    sources = [path for path in (ROOT / "web").rglob("*") if path.is_file()]
     versions = [f"{name} {version(name)}" for name in ("pydata-sphinx-theme", "fonttools")]
     return digest([*sources, Path(__file__)], npm_fingerprint(), *versions)
 

@@ -71,27 +71,38 @@ def files() -> dict[str, str]:
     """Return the content of every file, by name; trains where no weights are kept."""
     run, language = run_job(JOB), toy_language()
     halves = {step: halved(run.at(step)) for step in MOMENTS}
-    config = run.model.config
+    made = {
+        f"step-{step}.js": f'livingModel.take({step}, "{pack(data)}");\n'
+        for step, data in halves.items()
+    }
+    sizes = ("n_ctx", "d_model", "n_heads", "n_layers")
     facts = {
         "made_from": made_from(),
         "made_with": [torch.__version__, torch.backends.cpu.get_cpu_capability()],
         "seed": JOB.seed,
         "digests": {step: hashlib.sha256(data).hexdigest() for step, data in halves.items()},
-        "sizes": {
-            name: getattr(config, name) for name in ("n_ctx", "d_model", "n_heads", "n_layers")
-        },
+        "letters": {step: len(made[f"step-{step}.js"]) for step in MOMENTS},
+        "sizes": {name: getattr(run.model.config, name) for name in sizes},
         "shapes": {name: list(tensor.shape) for name, tensor in run.model.state_dict().items()},
         "vocabulary": language.vocabulary,
         "families": told(language),
     }
-    made = {
-        f"step-{step}.js": f'livingModel.take({step}, "{pack(data)}");\n'
-        for step, data in halves.items()
-    }
     lines = ",\n".join(
-        f"{json.dumps(k)}: {json.dumps(v, ensure_ascii=False)}" for k, v in facts.items()
+        f"{json.dumps(key)}: {json.dumps(value, ensure_ascii=False)}"
+        for key, value in facts.items()
     )
     return {"language.js": f"var livingModel = {{\n{lines}\n}};\n", **made}
+
+
+def model_at(step: int, folder: Path = FOLDER) -> LanguageModel:
+    """Return the model of one moment with the page's own weights, in float32."""
+    model = JOB.model()
+    numbers = torch.from_numpy(np.frombuffer(weights(step, folder), "<f2").astype(np.float32))
+    start = 0
+    for tensor in model.state_dict().values():
+        tensor.copy_(numbers[start : start + tensor.numel()].view_as(tensor))
+        start += tensor.numel()
+    return model.requires_grad_(False)
 
 
 def facts(folder: Path = FOLDER) -> dict[str, Any]:

@@ -36,11 +36,18 @@ export function packed(step, where, onProgress) {
   return location.protocol === 'file:' ? byScript(step, file) : byFetch(file, onProgress);
 }
 
+const arrived = new Map();
+
 function byScript(step, file) {
+  livingModel.take = (taken, text) => arrived.set(taken, text);
   return new Promise((resolve, reject) => {
     const script = Object.assign(document.createElement('script'), { src: file });
-    livingModel.take = (taken, text) => { if (taken === step) resolve(text); };
-    script.onload = () => { script.remove(); reject(new Error('the file is cut short')); };
+    script.onload = () => {
+      script.remove();
+      if (arrived.has(step)) resolve(arrived.get(step));
+      else reject(new Error('the file is cut short'));
+      arrived.delete(step);
+    };
     script.onerror = () => { script.remove(); reject(new Error('the file is not there')); };
     document.head.append(script);
   });
