@@ -92,8 +92,8 @@ const row = ({ data, shape: [, width] }, i) => Float64Array.from(data.subarray(i
 const isCut = ({ cut = [] }, i, h, query, key) => cut.some(edge =>
   edge.query === query && edge.key === key && (edge.block ?? i) === i && (edge.head ?? h) === h);
 
-/** Whose position's vector the token at t gets. */
-const place = (t, swap = []) => swap.reduce((p, [a, b]) => p === a ? b : p === b ? a : p, t);
+/** Whose position's vector the token at t gets; the last exchange was made upon those before it. */
+const place = (t, swap = []) => swap.reduceRight((p, [a, b]) => p === a ? b : p === b ? a : p, t);
 
 /** Σ_s weights[s] V[s] */
 function mix(weights, V) {
@@ -112,12 +112,14 @@ function dot(x, y) {
 function times({ data, shape: [out, width] }, x, [from, to] = [0, out]) {
   const y = new Float64Array(to - from);
   for (let r = from; r < to; r++) {
-    let even = 0, odd = 0; // two sums at a time: twice as fast
-    for (let j = 0, k = r * width; j < width; j += 2, k += 2) {
-      even += data[k] * x[j];
-      odd += data[k + 1] * x[j + 1];
+    let a = 0, b = 0, c = 0, d = 0; // four sums at a time: much faster than one
+    for (let j = 0, k = r * width; j < width; j += 4, k += 4) {
+      a += data[k] * x[j];
+      b += data[k + 1] * x[j + 1];
+      c += data[k + 2] * x[j + 2];
+      d += data[k + 3] * x[j + 3];
     }
-    y[r - from] = even + odd;
+    y[r - from] = a + b + c + d;
   }
   return y;
 }

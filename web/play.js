@@ -1,7 +1,7 @@
 // The living model's page: one state (sentence, moment, changes), and parts that show it.
 import { forward, readOff } from './model.js';
 import { attentionPart } from './play/attention.js';
-import { changeOf, fromHash, parsed, said, same, toHash } from './play/changes.js';
+import { changeOf, fromHash, said, same, toHash } from './play/changes.js';
 import { button, choice, h, marked, nats, word } from './play/dom.js';
 import { experimentsPart } from './play/experiments.js';
 import { encode, excess, languageFrom, logSoftmax, nextWords } from './play/language.js';
@@ -54,10 +54,10 @@ function start(mount, facts) {
       bar.hidden = false;
       try {
         const text = await packed(step, here, got => { bar.value = got / facts.letters[step]; });
-        const numbers = await unpacked(text);
+        const numbers = await unpacked(text).catch(() => { throw new Error('the file is damaged'); });
         loaded.set(step, { numbers, model: modelFrom(facts, numbers) });
       } catch (error) {
-        if (state.step === step) withoutModel(`The weights of step ${step} did not arrive whole (${error.message || 'the file is damaged'}). Reload the page, or choose another moment.`);
+        if (state.step === step) withoutModel(`The weights of step ${step} did not arrive whole (${error.message}). Reload the page, or choose another moment.`);
         return;
       } finally { bar.hidden = true; }
     }
@@ -171,7 +171,7 @@ function start(mount, facts) {
   admit(given);
   load();
   // For the console and for the tests: the model itself.
-  Object.assign(facts, { page, forward, logSoftmax, modelFrom, unpacked, kept, changeOf, parsed, language });
+  Object.assign(facts, { page, forward, modelFrom, kept, changeOf, nextWords, language });
 }
 
 const mount = document.getElementById('living-model');
