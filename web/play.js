@@ -124,7 +124,7 @@ function start(mount, facts) {
       moments.set(state.step);
       undoButton.disabled = !past.length;
       const names = page.tokens();
-      const nameOf = place => names[place]?.[1] ?? `place ${place}`;
+      const nameOf = place => !place ? '‹begin›' : names[place] ? `“${names[place][1]}”` : `position ${place}`;
       list.replaceChildren(...state.changes.map(code => h('li', {}, marked(said(code, nameOf)),
         h('button', { type: 'button', 'aria-label': `Take back: ${said(code, nameOf)}`, onclick: () => change(code, true) }, '×'))));
       list.hidden = !state.changes.length;

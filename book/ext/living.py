@@ -12,7 +12,7 @@ from book.tools.living import model_at
 from transformer_block import figures, record
 from transformer_block.language import join, toy_language
 
-WORDS = "Mary bought a new phone , its".split()
+WORDS = ["Mary", "bought", "a", "new", "phone", ",", "its"]
 MOUNT = """
 <link rel="stylesheet" href="../_static/vendor/play.css">
 <div id="living-model" class="tb-play">{still}</div>

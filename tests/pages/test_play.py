@@ -12,7 +12,7 @@ import numpy as np
 import page_checks as checks
 import pytest
 import torch
-from playwright.sync_api import Browser, Locator, Page, expect
+from playwright.sync_api import Browser, CDPSession, Locator, Page, expect
 from torch import Tensor, nn
 
 from book.tools import living
@@ -103,7 +103,8 @@ HERS = """({ weights, jobs }) => {
   const { page, forward, changeOf, language, modelFrom } = livingModel;
   const bytes = text => Uint8Array.from(atob(text), c => c.charCodeAt(0));
   const model = weights
-    ? modelFrom(livingModel, Float64Array.from(new Float32Array(bytes(weights).buffer))) : page.model;
+    ? modelFrom(livingModel, Float64Array.from(new Float32Array(bytes(weights).buffer)))
+    : page.model;
   return jobs.map(([sentences, codes]) => {
     const rows = sentences.flatMap(words =>
       forward(model, [1, ...words.map(word => language.idOf.get(word))], changeOf(codes)).logits);
@@ -166,10 +167,14 @@ def number(text: str) -> float:
     return float(text.strip().removeprefix("<").removeprefix(">").replace("−", "-"))
 
 
+def table(page: Page, rows: str) -> list[list[str]]:
+    """The texts of a table's cells."""
+    cells = "rows => rows.map(row => [...row.children].map(cell => cell.innerText.trim()))"
+    return page.locator(rows).evaluate_all(cells)
+
+
 def answer(page: Page) -> list[tuple[str, float, float]]:
-    rows = page.locator(".tb-play-answer tbody tr").all()
-    cells = [row.locator("th, td").all_inner_texts() for row in rows]
-    return [(word.strip(), number(p), number(q)) for word, p, q in cells]
+    return [(word, number(p), number(q)) for word, p, q in table(page, ".tb-play-answer tbody tr")]
 
 
 def predicted(model: LanguageModel, words: Sequence[str]) -> list[tuple[str, float]]:
@@ -331,7 +336,7 @@ def test_the_model_writes_on(page: Page, model: LanguageModel) -> None:
         generate(model, start, len(words) - 7, temperature=0)[0].tolist()
     )
     put(page)
-    page.get_by_label("drawn").check(force=True)
+    page.get_by_label("drawn").check()
     page.get_by_label("top-k").fill("1")
     expect(page.locator(".tb-play-drawn")).to_have_text("Drawn from 1 word: screen 1.00.")
     page.get_by_label("top-k").fill("")
@@ -346,7 +351,7 @@ def test_the_model_writes_on(page: Page, model: LanguageModel) -> None:
     page.get_by_role("button", name="One word").click()
     assert state(page)[0].split()[-1] in {"screen", "battery"}
     page.get_by_label("top-p").fill("")
-    page.get_by_label("the likeliest").check(force=True)
+    page.get_by_label("the likeliest").check()
 
 
 # ------------------------------------------------------------------------------------------- look
@@ -360,9 +365,8 @@ def run_of(model: LanguageModel, words: str):
 
 
 def attention_shown(page: Page) -> np.ndarray:
-    rows = page.locator(".tb-play-weights tbody tr").all()
-    cells = [row.locator("td").all_inner_texts() for row in rows]
-    return np.array([[0 if "hidden" in text else number(text) for text in row] for row in cells])
+    rows = table(page, ".tb-play-weights tbody tr")
+    return np.array([[0 if "hidden" in cell else number(cell) for cell in row[1:]] for row in rows])
 
 
 def test_attention_is_the_packages_for_the_word_in_hand(page: Page, model: LanguageModel) -> None:
@@ -374,7 +378,7 @@ def test_attention_is_the_packages_for_the_word_in_hand(page: Page, model: Langu
     assert attention_shown(page) == pytest.approx(A[:, 5], abs=0.0101)
     page.mouse.move(0, 0)
     assert attention_shown(page) == pytest.approx(A[:, 7], abs=0.0101)
-    page.get_by_label("who reads it").check(force=True)
+    page.get_by_label("who reads it").check()
     chips.nth(5).focus()
     assert attention_shown(page) == pytest.approx(A[:, :, 5], abs=0.0101)
     chips.nth(5).press("ArrowLeft")
@@ -382,7 +386,7 @@ def test_attention_is_the_packages_for_the_word_in_hand(page: Page, model: Langu
     chips.nth(4).press("Enter")
     chips.nth(4).blur()
     assert attention_shown(page) == pytest.approx(A[:, :, 4], abs=0.0101)
-    page.get_by_label("whom it reads").check(force=True)
+    page.get_by_label("whom it reads").check()
     page.get_by_label("Arcs of").select_option("block 1, head 2")
     label = page.locator(".tb-play-arcs svg").get_attribute("aria-label")
     best = int(A[1, 4].argmax())
@@ -406,8 +410,7 @@ def test_the_drawing_holds_what_each_part_adds(page: Page, model: LanguageModel)
         assert LANGUAGE.vocabulary[int(p.argmax())] == says[1]
         assert number(says[2].strip(" ,")) == pytest.approx(float(p.max()), abs=0.0101)
     page.get_by_text("As a table: length and direction").click()
-    rows = page.get_by_role("region", name="What each part adds").locator("tbody tr").all()
-    shown = [row.locator("th, td").all_inner_texts() for row in rows]
+    shown = table(page, "[aria-label='What each part adds'] tbody tr")
     for i in (0, 1):
         met = streams[i]
         parts = [*run[f"blocks.{i}.mha.addends"][0, :, -1], run[f"blocks.{i}.ffn"][0, -1]]
@@ -433,8 +436,8 @@ def said_against(page: Page) -> str:
 def test_an_edge_is_cut_and_the_change_said_in_nats_and_words(
     page: Page, model: LanguageModel
 ) -> None:
-    page.get_by_label("Cut: the word").select_option("its")
-    page.get_by_label("no longer reads").select_option("phone")
+    page.get_by_role("combobox", name="Cut: the word").select_option("its")
+    page.get_by_role("combobox", name="no longer reads").select_option("phone")
     page.get_by_role("button", name="Cut this edge").click()
     assert state(page)[2] == ["cut:7>5"]
     with changed(model, ["cut:7>5"]) as other:
@@ -450,14 +453,16 @@ def test_an_edge_is_cut_and_the_change_said_in_nats_and_words(
     page.get_by_role("button", name="Cut this edge").click()
     assert state(page)[2] == ["cut:7>5", "cut:7>6@0.3"]
     # the last edge of a word cannot go
-    page.get_by_label("Cut: the word").select_option("Mary")
+    page.get_by_role("combobox", name="Cut: the word").select_option("Mary")
     page.get_by_role("combobox", name="in", exact=True).select_option("all heads")
     for key in ("‹begin›", "Mary"):
-        page.get_by_label("no longer reads").select_option(key)
+        page.get_by_role("combobox", name="no longer reads").select_option(key)
         page.get_by_role("button", name="Cut this edge").click()
     assert state(page)[2][2:] == ["cut:1>0"]
     expect(page.get_by_text("the word would have nothing left to read")).to_be_visible()
-    page.get_by_role("button", name="Take back: its no longer reads phone, in all heads").click()
+    page.get_by_role(
+        "button", name="Take back: “its” no longer reads “phone”, in all heads"
+    ).click()
     page.get_by_role("button", name="Undo").click()
     assert state(page)[2] == ["cut:7>5", "cut:7>6@0.3", "cut:1>0"]
     page.get_by_role("button", name="Reset").click()
@@ -581,16 +586,14 @@ def test_each_experiment_asks_does_and_answers_with_this_runs_numbers(
 def test_the_scoreboard_is_the_packages_evaluation(page: Page, model: LanguageModel) -> None:
     codes = ["scale:0.2*0"]
     put(page, changes=codes)
-    page.evaluate("() => { window.began = performance.now(); }")
+    before = cpu_seconds(page)
     page.get_by_role("tab", name="Scoreboard").click()
-    board = page.get_by_role("region", name="Excess by family")
     expect(page.get_by_role("progressbar", name="Sentences judged")).to_be_visible()
-    page.get_by_text("Hurt most: copy").wait_for(timeout=30_000)
-    took = page.evaluate("performance.now() - window.began")  # for two: the whole, the changed
-    assert took / 2 < 10_000
+    page.get_by_text("Hurt most: copy").wait_for(timeout=60_000)
+    assert (cpu_seconds(page) - before) / 2 < 10  # two were judged: the whole and the changed model
     with changed(model, codes) as other:
         scores = LANGUAGE.evaluate(model), LANGUAGE.evaluate(other)
-    rows = [row.locator("th, td").all_inner_texts() for row in board.locator("tbody tr").all()]
+    rows = table(page, ".tb-play-scores tbody tr")
     wanted = [("all sentences", *(score.excess for score in scores))]
     wanted += [
         (name, *(score.families[name].excess for score in scores)) for name in scores[0].families
@@ -605,14 +608,25 @@ def test_the_scoreboard_is_the_packages_evaluation(page: Page, model: LanguageMo
 # ------------------------------------------------------------------------------------ how well
 
 WATCH = """
-window.long = []; window.times = [];
-new PerformanceObserver(list => list.getEntries().forEach(e => window.long.push(e.duration)))
-  .observe({ type: 'longtask', buffered: true });
+window.times = [];
 addEventListener('keydown', event => {
   const pressed = event.timeStamp;
   requestAnimationFrame(() => setTimeout(() => window.times.push(performance.now() - pressed)));
 }, true);
 """
+
+
+def cpu_seconds(page: Page) -> float:
+    """What all pages and workers have computed: a busy machine takes longer, not more of this."""
+    wire = page.context.browser.new_browser_cdp_session()
+    processes = wire.send("SystemInfo.getProcessInfo")["processInfo"]
+    wire.detach()
+    return sum(process["cpuTime"] for process in processes if process["type"] == "renderer")
+
+
+def main_thread_seconds(wire: CDPSession) -> float:
+    metrics = wire.send("Performance.getMetrics")["metrics"]
+    return next(metric["value"] for metric in metrics if metric["name"] == "TaskDuration")
 
 
 def test_code_and_weights_are_small(book: Path) -> None:
@@ -632,20 +646,20 @@ def test_only_the_weights_in_use_are_fetched(visit: checks.Visit, page: Page) ->
 @pytest.mark.parametrize("tab", ["Who reads whom", "Inside the blocks"])
 def test_a_key_is_answered_at_once_and_nothing_blocks(page: Page, tab: str) -> None:
     page.get_by_role("tab", name=tab).click()
-    page.get_by_role("button", name="Clear").click()
-    worst: list[str] = []
-    for _ in range(3):  # a busy machine is not a slow page: ask twice more before believing it
-        put(page, "", changes=["cut:4>2"])
-        page.evaluate("() => { window.long.length = window.times.length = 0; }")
-        field(page).press_sequentially("the weather is so nice today , ", delay=30)
-        page.wait_for_timeout(100)
-        median, long = page.evaluate(
-            "[window.times.sort((a, b) => a - b)[window.times.length >> 1], Math.max(0, ...window.long)]"
-        )
-        worst.append(f"median {median:.0f} ms, longest task {long:.0f} ms")
-        if median <= 50 and long <= 100:
-            return
-    pytest.fail("; ".join(worst), pytrace=False)
+    put(page, "", changes=["cut:4>2"])
+    field(page).focus()
+    wire = page.context.new_cdp_session(page)
+    wire.send("Performance.enable", {"timeDomain": "threadTicks"})
+    page.evaluate("() => { window.times.length = 0; }")
+    worked = []
+    for key in "the weather is so nice today , ":
+        before = main_thread_seconds(wire)
+        page.keyboard.press(key)
+        page.evaluate("() => new Promise(done => requestAnimationFrame(() => setTimeout(done)))")
+        worked.append(main_thread_seconds(wire) - before)
+    wire.detach()
+    assert max(worked) <= 0.1  # all tasks of a key together, so each of them
+    assert page.evaluate("() => times.sort((a, b) => a - b)[times.length >> 1]") <= 50
 
 
 def test_keys_alone_do_everything(page: Page) -> None:
@@ -693,18 +707,16 @@ def test_nothing_bars_a_reader_in_any_panel(page: Page, axe: str) -> None:
     faults = []
     page.evaluate(axe)
     put(page, changes=["cut:7>5", "off:1"])
-    tabs = page.get_by_role("tab")
-    for mode, width in (("light", 1280), ("dark", 375)):
+    page.evaluate(
+        "() => document.querySelectorAll('.tb-play-panel').forEach(e => e.hidden = false)"
+    )
+    for mode, width, rules in (("light", 1280, ()), ("dark", 375, checks.BY_SIGHT)):
         page.set_viewport_size({"width": width, "height": 900})
         page.emulate_media(color_scheme=mode)
         page.wait_for_function(f"document.documentElement.dataset.theme === '{mode}'")
-        for i in range(4):
-            tabs.nth(i).click()
-            rules = () if mode == "light" else checks.BY_SIGHT
-            found = page.evaluate(BARRIERS, list(rules)) + checks.unmarked_chinese(page)
-            if width < 1280:
-                found += checks.ask(page, "overflow")
-            faults += [f"{mode}, {tabs.nth(i).inner_text()}: {fault}" for fault in found]
+        found = page.evaluate(BARRIERS, list(rules)) + checks.unmarked_chinese(page)
+        found += checks.ask(page, "overflow")
+        faults += [f"{mode}, {width} px: {fault}" for fault in found]
     page.set_viewport_size({"width": 1280, "height": 900})
     page.emulate_media(color_scheme="light")
     assert not faults, "\n".join(faults)
@@ -737,11 +749,11 @@ def test_without_storage_and_with_spoilt_files_a_clear_word_is_said(
         page.wait_for_function(READY)
         assert state(page) == ("the river", 800, ["off:1"])
         for step, why in ((100, "cut short"), (200, "damaged"), (400, "not there")):
-            page.get_by_label(str(step), exact=True).check(force=True)
+            page.get_by_label(str(step), exact=True).check()
             status = page.locator(".tb-play-status")
             expect(status).to_contain_text(re.compile(f"step {step} did not arrive whole .*{why}"))
             expect(page.get_by_text("The language may go on with")).to_be_visible()
-        page.get_by_label("50", exact=True).check(force=True)
+        page.get_by_label("50", exact=True).check()
         page.wait_for_function(READY)
         agrees_at_50(page)
 

@@ -35,20 +35,22 @@ export function attentionPart(page) {
 
   const weight = (run, { block, head }, q, k) => run?.blocks[block].A[head][q]?.[k] ?? 0;
   const mean = (q, k, over = HEADS) => over.reduce((sum, one) => sum + weight(page.now, one, q, k), 0) / over.length;
-  let offered = '';
+  let offered = {};
   const update = () => {
     const run = page.now, tokens = page.tokens();
-    const offer = [page.hand(), !run, ...state.words, ...state.changes].join(' ');
-    if (offer !== offered) { // not while the reader only points at words: what was chosen stays
-      offered = offer;
+    const words = ['<bos>', ...state.words], sentence = [page.hand(), ...words].join(' '), whole = [!run, ...state.changes].join(' ');
+    if (sentence !== offered.sentence) { // else what was chosen stays
       reader.select.replaceChildren();
-      read.select.replaceChildren();
       refill(reader.select, tokens.slice(1), page.hand() || 1);
+    }
+    if (sentence !== offered.sentence || whole !== offered.whole) {
+      read.select.replaceChildren();
       fillRead();
     }
+    offered = { sentence, whole };
     cutButton.disabled = tokens.length < 2;
     if (!run) { arcs.replaceChildren(page.waiting); table.replaceChildren(); return; }
-    const words = ['<bos>', ...state.words], place = page.looking();
+    const place = page.looking();
     const at = (one, i) => mode === 'reads' ? weight(run, one, place, i) : weight(run, one, i, place);
     const chosen = shown === 'all' ? HEADS : [HEADS[shown]];
     const means = words.map((_, i) => mode === 'reads' ? mean(place, i, chosen) : mean(i, place, chosen));

@@ -54,7 +54,7 @@ export function experimentsPart(page) {
         result.replaceChildren(h('p', {}, h('b', {}, verdict), ' ', marked(experiment.shows(chance(page.now), chance(page.whole)))));
       });
     };
-    card.append(h('h3', {}, `${i + 1}. `, marked(experiment.title)), h('p', {}, marked(experiment.question)),
+    card.append(h('h2', {}, `${i + 1}. `, marked(experiment.title)), h('p', {}, marked(experiment.question)),
       h('fieldset', { class: 'tb-play-guesses' }, h('legend', {}, 'Your guess'), guesses),
       button('Do it', run), result);
     return card;
