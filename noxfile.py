@@ -23,9 +23,18 @@ nox.options.error_on_missing_interpreters = True
 PROJECT = nox.project.load_toml("pyproject.toml")["project"]
 PYTHONS = nox.project.python_versions(nox.project.load_toml("pyproject.toml"))
 # What runs the tests; its ranges are looked up. ipykernel and PyYAML come with them.
-TESTERS = """
-    beartype hypothesis jupytext nbclient nbval pytest pytest-cov pytest-xdist scipy transformers
-""".split()
+TESTERS = [
+    "beartype",
+    "hypothesis",
+    "jupytext",
+    "nbclient",
+    "nbval",
+    "pytest",
+    "pytest-cov",
+    "pytest-xdist",
+    "scipy",
+    "transformers",
+]
 UNITS = ["tests/package", "tests/experiments", "tests/notebook", "tests/figures"]
 
 
