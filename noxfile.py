@@ -35,6 +35,7 @@ TESTERS = [
     "scipy",
     "transformers",
 ]
+VERSION_OF_TORCH = "from importlib.metadata import version; print(version('torch'))"
 UNITS = ["tests/package", "tests/experiments", "tests/notebook", "tests/figures"]
 
 
@@ -52,12 +53,6 @@ def install(session: nox.Session, which: str, *wanted: str) -> None:
     session.install(f"--resolution={resolution}", "--only-binary=:all:", *wanted)
 
 
-def installed(session: nox.Session, name: str) -> str:
-    """Return the version of a package in the session's environment."""
-    question = f"from importlib.metadata import version; print(version({name!r}))"
-    return str(session.run("python", "-c", question, silent=True, log=False)).strip()
-
-
 @nox.session(python=PYTHONS, default=False)
 @nox.parametrize(
     ("torch", "rest"),
@@ -71,11 +66,12 @@ def installed(session: nox.Session, name: str) -> str:
 def versions(session: nox.Session, torch: str, rest: str) -> None:
     """Run the package's tests and all chapters; stored outputs are not compared."""
     ranges = {re.match(r"[\w-]+", one)[0]: one for one in needs()}
-    install(session, torch, os.environ.get("TORCH", ranges.pop("torch")))
-    install(session, rest, f"torch=={installed(session, 'torch')}", *ranges.values())
+    # alone, so that nothing of what it needs is there when the rest is chosen
+    install(session, torch, "--no-deps", os.environ.get("TORCH", ranges.pop("torch")))
+    found = session.run_install("python", "-c", VERSION_OF_TORCH, silent=True, log=False)
+    install(session, rest, f"torch=={str(found).strip()}", *ranges.values())
     session.install("--no-deps", "--editable", ".")
-    for name in ("torch", "numpy", "ipywidgets", "matplotlib", "jupytext", "ipython"):
-        session.log(f"{name} {installed(session, name)}")
+    session.run("uv", "pip", "freeze")
     pytest = ("pytest", "-p", "no:cacheprovider")
     if session.posargs:
         session.run(*pytest, "--nbval-lax", *session.posargs)
