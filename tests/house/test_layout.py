@@ -6,9 +6,11 @@ import itertools
 import re
 import subprocess
 import tomllib
+from importlib.metadata import distributions
 from pathlib import Path
 
 import pytest
+from packaging.specifiers import SpecifierSet
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "src" / "transformer_block"
@@ -210,6 +212,38 @@ def test_what_the_project_needs_is_pinned():
         for line in (ROOT / "constraints.txt").read_text("utf-8").splitlines()
     }
     assert wanted - pinned - {"transformer-block"} == set()
+
+
+def refusing(requires, pythons):
+    """Return the packages, of name → the Pythons each wants, that do not run on all of these."""
+    return [
+        f"{name} wants Python {wanted}"
+        for name, wanted in requires.items()
+        if wanted and not all(SpecifierSet(wanted).contains(f"{python}.0") for python in pythons)
+    ]
+
+
+def test_every_pin_runs_on_every_python():
+    """Debian 12 has Python 3.11.2: a pin that wants 3.11.5 stops its readers."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    pythons = re.findall(r"Python :: (3\.\d+)$", "\n".join(project["classifiers"]), flags=re.M)
+    lines = (ROOT / "constraints.txt").read_text("utf-8").splitlines()
+    pins = {line.split("==")[0].lower().replace("_", "-"): line.split("==")[-1] for line in lines}
+    found = {}
+    for each in distributions():
+        name = each.metadata["Name"].lower().replace("_", "-")
+        if pins.get(name) == each.version:
+            found[name] = each.metadata["Requires-Python"]
+    assert len(found) > 20
+    assert refusing(found, pythons) == []
+
+
+def test_a_pin_that_refuses_a_python_is_found():
+    wants = {"a": ">=3.11.5", "b": ">=3.8", "c": None, "d": ">=3.8,<3.14"}
+    assert refusing(wants, ["3.11", "3.14"]) == [
+        "a wants Python >=3.11.5",
+        "d wants Python >=3.8,<3.14",
+    ]
 
 
 def test_nothing_built_is_committed():
