@@ -22,6 +22,7 @@ def pytest_configure(config: pytest.Config) -> None:
         where = "is not installed" if found is None else f"would come from {found.origin}"
         pytest.exit(f"transformer_block {where}. Set this folder up: make check", returncode=4)
     config.stash[SPENT] = defaultdict(float)
+    os.environ["PYTHONIOENCODING"] = "utf-8"  # tests read so what they start, whatever the console
     share_cores(config)
 
 
