@@ -101,7 +101,7 @@ function start(mount, facts) {
   }
 
   // What stands on the page.
-  const status = h('p', { class: 'tb-play-status', role: 'status' }), bar = h('progress', { max: 1, value: 0, hidden: true, 'aria-label': 'Weights fetched' });
+  const status = h('p', { class: 'tb-play-status tb-play-heard', role: 'status' }), bar = h('progress', { max: 1, value: 0, hidden: true, 'aria-label': 'Weights fetched' });
   const moments = choice('moment', 'Steps of training', Object.keys(facts.digests).map(step => [step, step]), step => set({ step: Number(step) }));
   const list = h('ul', { 'aria-label': 'Changes to the model' });
   const undoButton = button('Undo', undo), resetButton = button('Reset', () => set({ changes: [], step: 800, hand: null }));

@@ -90,7 +90,7 @@ def sources() -> list[Path]:
         and not any(part.startswith(".") for part in path.relative_to(ROOT).parts)
     ]
     beside += [*book.glob("*.bib"), *book.glob("claims.yml"), *book.glob("benchmarks.json")]
-    beside.append(ROOT / "web" / "model.js")
+    beside += (ROOT / "web").glob("model.js")  # shown on the living model's page
     return [TOC, *beside, *map(source_of, pages())]
 
 

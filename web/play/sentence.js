@@ -164,7 +164,12 @@ export function sentencePart(page) {
     const exact = nextWords(language, state.words);
     on.replaceChildren(...follows(exact));
     for (const b of [next, all]) b.disabled = !page.now || stopped();
-    if (!page.now) { rows.replaceChildren(h('tr', {}, h('td', { colspan: 3 }, page.waiting))); verdict.replaceChildren(); against.replaceChildren(); return; }
+    if (!page.now) { // as high as the answer, so that nothing moves when it comes
+      rows.replaceChildren(h('tr', {}, h('td', { colspan: 3, class: 'tb-play-waiting' }, page.waiting)));
+      verdict.replaceChildren(h('strong', {}, '…'));
+      against.replaceChildren();
+      return;
+    }
     const chance = new Map(exact), best = page.likeliest(page.now, state.words.length).slice(0, 5);
     const most = Math.max(...best.map(([, p]) => p), ...exact.map(([, p]) => p));
     rows.replaceChildren(...best.map(([w, p]) => h('tr', {},
