@@ -8,7 +8,6 @@ from docutils import nodes
 from docutils.parsers.rst import Directive
 from sphinx.application import Sphinx
 
-from book.tools.living import model_at
 from transformer_block import figures, record
 from transformer_block.language import join, toy_language
 
@@ -31,6 +30,8 @@ class LivingModel(Directive):  # type: ignore[misc]  # docutils is untyped
 
 def still() -> str:
     """Return the answer to one sentence beside the exact chances, and a head that fetches it."""
+    from book.tools.living import model_at  # needed by this one page, not by every book
+
     language, model = toy_language(), model_at(800)
     says = list(language.predict(model, WORDS).items())[:5]
     exact = language.next_token_distribution(WORDS)

@@ -475,15 +475,15 @@ def test_every_part_can_be_taken_out_and_put_back(page: Page, model: LanguageMod
     parts = page.locator(".tb-play-part")
     codes = parts.evaluate_all("all => all.map(part => part.dataset.code)")
     assert len(codes) == len(set(codes)) == 2 * (2 + 4 + 2 + 1 + 1) + 1
-    for i, code in enumerate(codes):
-        parts.nth(i).click()
+    for part, code in zip(parts.all(), codes, strict=True):
+        part.press("Enter")
         assert state(page)[2] == [code]
-        expect(parts.nth(i)).to_have_attribute("aria-pressed", "true")
+        assert part.get_attribute("aria-pressed") == "true"
         with changed(model, [code]) as other:
             agrees(page, other)
         assert said_against(page)
-        parts.nth(i).click()
-        assert state(page)[2] == []
+        part.press("Enter")
+    assert state(page)[2] == []
     page.get_by_role("combobox", name="Scale", exact=True).select_option("block 2, head 3")
     page.get_by_role("combobox", name="by", exact=True).select_option("× 3")
     page.get_by_role("button", name="Scale this head").click()
