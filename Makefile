@@ -7,10 +7,11 @@ PY := .venv/bin/python
 # File names and texts are UTF-8, whatever the locale says.
 export PYTHONUTF8 := 1
 
-.PHONY: help ready book check test lab run studies living mutants bench assets clean
+.PHONY: help ready book check test lab run studies living mutants bench assets offline clean
 
 help:
 	@echo "make book    build the book into _build/html"
+	@echo "make offline pack the book into one zip that works from the disk"
 	@echo "make check   style, types, import order and the package's own tests: after every edit"
 	@echo "make test    run every test (wants a Chromium or Chrome for the browser tests)"
 	@echo "make lab     open the chapters in JupyterLab"
@@ -24,6 +25,9 @@ help:
 
 book: ready
 	@$(PY) -m book.tools.publish
+
+offline: ready
+	@$(PY) -m book.tools.offline
 
 check: ready
 	@$(PY) -m pytest tests/house tests/package src/transformer_block

@@ -105,7 +105,7 @@ def describe(
     """Put the tags into the page's head, and draw its picture."""
     if doctree is None:  # the search, the index: nobody shares them
         return
-    book, site = app.config.project, app.config.html_baseurl
+    book, site = app.config.html_title, app.config.html_baseurl
     title, said = re.sub("<.*?>", "", context["title"]), description(doctree)
     card = f"{FOLDER}/{page.replace('/', '-')}.png"
     if site:
