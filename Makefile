@@ -7,11 +7,12 @@ PY := .venv/bin/python
 # File names and texts are UTF-8, whatever the locale says.
 export PYTHONUTF8 := 1
 
-.PHONY: help ready book check test lab run studies living mutants bench assets offline clean
+.PHONY: help ready book check test lab run studies living mutants bench assets offline pdf clean
 
 help:
 	@echo "make book    build the book into _build/html"
 	@echo "make offline pack the book into one zip that works from the disk"
+	@echo "make pdf     print the book into one PDF (wants a Chromium or Chrome)"
 	@echo "make check   style, types, import order and the package's own tests: after every edit"
 	@echo "make test    run every test (wants a Chromium or Chrome for the browser tests)"
 	@echo "make lab     open the chapters in JupyterLab"
@@ -35,6 +36,9 @@ check: ready
 test: ready
 	@$(PY) -m book.tools.assets
 	@$(PY) -m pytest --cov
+
+pdf: ready
+	@$(PY) -m book.tools.pdf
 
 lab: ready
 	@$(PY) -m nbformat.sign chapters/*.ipynb  # else JupyterLab hides their pictures

@@ -79,9 +79,9 @@ def pack(html: Path, place: Path) -> int:
         with zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as packed:
             for name, path in files(html):
                 content = path.read_bytes()
-                if path.suffix in {".html", ".css"}:
-                    if wrong := absolute_links(name, content.decode("utf-8")):
-                        raise Problem(f"{name} has links that need a server: {', '.join(wrong)}.")
+                read = path.suffix in {".html", ".css"}
+                if read and (wrong := absolute_links(name, content.decode("utf-8"))):
+                    raise Problem(f"{name} has links that need a server: {', '.join(wrong)}.")
                 entry = zipfile.ZipInfo(f"{INSIDE}/{name}", FIRST_DAY)
                 entry.compress_type, entry.create_system = zipfile.ZIP_DEFLATED, 3
                 entry.external_attr = 0o644 << 16

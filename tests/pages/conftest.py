@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +12,9 @@ from playwright.sync_api import Browser, sync_playwright
 
 sys.path.insert(0, str(Path(__file__).parent))  # so that the tests share page_checks
 import page_checks as checks
+
+from book.tools import offline
+from book.tools.browser import HOW_TO_GET_ONE, launch
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -33,6 +37,16 @@ def address(book: Path) -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
+def disk(book: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The book as a reader has it who unpacked the zip."""
+    folder = tmp_path_factory.mktemp("disk")
+    offline.pack(book, folder / "book.zip")
+    with zipfile.ZipFile(folder / "book.zip") as packed:
+        packed.extractall(folder)
+    return folder / offline.INSIDE
+
+
+@pytest.fixture(scope="session")
 def axe(book: Path) -> str:
     """The source of axe-core, as npm installed it (making the book installs it)."""
     return (ROOT / "node_modules" / "axe-core" / "axe.min.js").read_text(encoding="utf-8")
@@ -45,13 +59,11 @@ def browser() -> Iterator[Browser]:
     It ends with its module: Playwright's event loop must not outlive the tests that need it.
     """
     with sync_playwright() as playwright:
-        path = checks.find_chromium(playwright)
-        if path is None:
+        browser = launch(playwright)
+        if browser is None:
+            said = f"NO CHROMIUM WAS FOUND, SO THE BOOK'S PAGES WERE NOT TESTED. {HOW_TO_GET_ONE}"
             if os.environ.get("CI"):
-                pytest.fail(checks.HOW_TO_GET_ONE, pytrace=False)
-            pytest.skip(checks.HOW_TO_GET_ONE)
-        root = hasattr(os, "geteuid") and os.geteuid() == 0  # Chromium's sandbox refuses root
-        arguments = [*checks.ARGUMENTS, *(["--no-sandbox"] if root else [])]
-        browser = playwright.chromium.launch(executable_path=path, args=arguments)
+                pytest.fail(said, pytrace=False)
+            pytest.skip(said)
         yield browser
         browser.close()

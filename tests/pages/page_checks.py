@@ -2,8 +2,6 @@
 
 import gzip
 import http.server
-import os
-import shutil
 import statistics
 import threading
 from collections.abc import Iterator
@@ -16,7 +14,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urldefrag, urlsplit
 
-from playwright.sync_api import BrowserContext, ElementHandle, Page, Playwright, ViewportSize
+from playwright.sync_api import BrowserContext, ElementHandle, Page, ViewportSize
 from playwright.sync_api import TimeoutError as TookTooLong
 
 HERE = Path(__file__).parent
@@ -25,39 +23,6 @@ LAYOUT_SHIFT = 0.05
 PAGE_BYTES = 1_500_000
 WIDGET_STATE_BYTES = 300_000
 ANSWER_MS = 50.0
-
-# ------------------------------------------------------------------------------- the browser
-
-ARGUMENTS = [
-    "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-    "--disable-component-update", "--disable-sync",
-]  # fmt: skip
-PLACES = (
-    "/Applications/Google Chrome.app/Contents/MacOS/Google Chrome",
-    "/Applications/Chromium.app/Contents/MacOS/Chromium",
-    r"C:\Program Files\Google\Chrome\Application\chrome.exe",
-    r"C:\Program Files (x86)\Microsoft\Edge\Application\msedge.exe",
-)
-HOW_TO_GET_ONE = (
-    "NO CHROMIUM WAS FOUND, SO THE BOOK'S PAGES WERE NOT TESTED. Get one: `sudo apt install "
-    "chromium` (Debian, Ubuntu), Google Chrome, or `.venv/bin/playwright install chromium`; or "
-    "name yours: CHROMIUM=/path/to/chrome make test"
-)
-
-
-def find_chromium(playwright: Playwright) -> str | None:
-    """Return a Chromium's path: the one named, the system's, or Playwright's own."""
-    named = os.environ.get("CHROMIUM")
-    if named:
-        return shutil.which(named)
-    for name in ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable"):
-        if found := shutil.which(name):
-            return found
-    for place in (*PLACES, playwright.chromium.executable_path):
-        if Path(place).is_file():
-            return place
-    return None
-
 
 # -------------------------------------------------------------------------------- the server
 

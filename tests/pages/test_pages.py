@@ -70,8 +70,8 @@ class ByNight(Visits):
 
 
 @pytest.fixture(scope="module")
-def desk(browser: Browser, book: Path, axe: str) -> Visits:
-    return ByDay(browser, book.as_uri(), axe)
+def desk(browser: Browser, disk: Path, axe: str) -> Visits:
+    return ByDay(browser, disk.as_uri(), axe)
 
 
 @pytest.fixture(scope="module")
@@ -158,8 +158,8 @@ WORDS = ["notation", "天气", "今天", "γ", "√", "W_O"]
 
 
 @pytest.mark.parametrize("served", [True, False], ids=["served", "from the disk"])
-def test_search_finds(browser: Browser, book: Path, address: str, *, served: bool) -> None:
-    where = address if served else book.as_uri()
+def test_search_finds(browser: Browser, disk: Path, address: str, *, served: bool) -> None:
+    where = address if served else disk.as_uri()
     with (
         browser.new_context() as context,
         checks.visiting(context, f"{where}/search.html") as visit,
