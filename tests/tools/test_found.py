@@ -13,7 +13,7 @@ SITE = "https://someone.example/book/"
 @pytest.fixture
 def app(tmp_path):
     """What the extension asks of Sphinx, for a site of two pages."""
-    config = SimpleNamespace(project="The book", html_baseurl=SITE, book_colab="")
+    config = SimpleNamespace(html_title="The book", html_baseurl=SITE, book_colab="")
     return SimpleNamespace(
         config=config,
         outdir=str(tmp_path),
