@@ -1,10 +1,11 @@
 import json
+import math
 import sys
 
 import pytest
 
 from transformer_block.experiments import recorded
-from transformer_block.experiments.recorded import Study, agree, studies, study, study_named
+from transformer_block.experiments.recorded import Study, studies, study, study_named
 from transformer_block.fingerprint import fingerprint
 
 every_study = pytest.mark.parametrize("name", studies())
@@ -34,11 +35,46 @@ def test_every_setting_and_seed_has_its_row(name):
     assert len({row["seed"] for row in study(name)}) >= 3
 
 
+def apart(again, stored, seeds, at=""):
+    """Name the numbers that differ by more than 5 % and by more than half of what seeds differ by.
+
+    Another processor rounds otherwise, and a training carries that on: two runs of one seed may
+    end as far apart as two seeds that began close together, but not as two seeds in general.
+    """
+    if isinstance(stored, dict) and again.keys() == stored.keys():
+        return [
+            fault
+            for key in stored
+            for fault in apart(again[key], stored[key], [row[key] for row in seeds], f"{at} {key}")
+        ]
+    if isinstance(stored, list) and isinstance(again, list) and len(again) == len(stored):
+        pairs = enumerate(zip(again, stored, strict=True))
+        return [
+            fault
+            for i, (one, other) in pairs
+            for fault in apart(one, other, [row[i] for row in seeds], f"{at}[{i}]")
+        ]
+    if isinstance(again, float) and isinstance(stored, (int, float)):
+        least = max(5e-5, (max(seeds) - min(seeds)) / 2)
+        return [] if math.isclose(again, stored, rel_tol=0.05, abs_tol=least) else [at]
+    return [] if again == stored else [at]
+
+
+def cheapest(name):
+    """Return the place of the study's row that needs the fewest steps of blocks."""
+    wanted = study_named(name).wanted()
+    cost = [s.get("n_layers", 1) * s.get("steps", 1) for _, s in wanted]
+    return cost.index(min(cost))
+
+
 @every_study
 @pytest.mark.usefixtures("untraced")
-def test_the_first_row_comes_out_again(name):
-    again, row = study_named(name).measure(*study_named(name).wanted()[0]), study(name)[0]
-    assert agree(again, row), f"{again}\n{row}"
+def test_a_row_comes_out_again(name):
+    place = cheapest(name)
+    seed, setting = study_named(name).wanted()[place]
+    again, stored = study_named(name).measure(seed, setting), study(name)[place]
+    faults = apart(again, stored, study(name, **setting))
+    assert not faults, f"{faults}\n{again}\n{stored}"
 
 
 @every_study
@@ -52,9 +88,13 @@ def test_a_study_is_what_its_module_says(name):
 
 def test_rows_differ_where_a_number_or_a_name_does():
     row = {"seed": 31, "kind": "pre", "loss": [1.0, 2.0], "many": 3}
-    assert agree(row, {**row, "loss": [1.01, 1.99]})
-    for wrong in ({"loss": [1.0, 2.2]}, {"loss": [1.0]}, {"kind": "post"}, {"many": 4}, {"x": 1}):
-        assert not agree({**row, **wrong}, row)
+    seeds = [row, {**row, "loss": [1.0, 2.3]}]
+    for near in ([1.01, 1.99], [1.04, 2.14], [1.0, 1.86]):
+        assert not apart({**row, "loss": near}, row, seeds)
+    for far in ([1.06, 2.0], [1.0, 2.16], [1.0], [1.0, math.nan]):
+        assert apart({**row, "loss": far}, row, seeds)
+    for wrong in ({"kind": "post"}, {"many": 4}, {"x": 1}):
+        assert apart({**row, **wrong}, row, seeds)
 
 
 @pytest.fixture

@@ -189,6 +189,14 @@ def test_greedy_continuations_are_the_same_tokens(name, use_cache, made):
     assert got.tolist() == want.tolist()
 
 
+def same(one, other):
+    """Hold logits of the same weights beside each other.
+
+    Weights mapped from a file begin at other addresses, and some processors round by them.
+    """
+    torch.testing.assert_close(one, other, rtol=0, atol=1e-13)
+
+
 @pytest.mark.parametrize("name", ODD)
 @pytest.mark.parametrize("max_bytes", [5_000_000_000, 3000])
 def test_what_is_saved_they_read_back_to_the_same_logits(name, max_bytes, made, tmp_path):
@@ -202,7 +210,9 @@ def test_what_is_saved_they_read_back_to_the_same_logits(name, max_bytes, made, 
     )
     assert not any(found.values()), found  # nothing is missing, and nothing too much
     assert back.dtype == torch.float64
-    assert torch.equal(back.eval()(ids()).logits, theirs(ids()).logits)
+    same(back.eval()(ids()).logits, theirs(ids()).logits)
+    for key, tensor in theirs.state_dict().items():
+        assert torch.equal(back.state_dict()[key], tensor)
     again = pretrained.load(tmp_path / "new" / "folder")
     assert again.config == ours.config
     for key, tensor in ours.state_dict().items():
@@ -266,7 +276,7 @@ def test_the_tools_on_a_model_work_on_a_loaded_one(name, made, tmp_path):
     save_checkpoint(ours, tmp_path / "m.safetensors")
     back = load_checkpoint(tmp_path / "m.safetensors")
     assert back.config == ours.config
-    assert torch.equal(back(ids()), ours(ids()))
+    same(back(ids()), ours(ids()))
     caches = ours.new_caches()
     ours(ids(), caches)
     kept = sum(cache.K.nbytes + cache.V.nbytes for cache in caches)

@@ -8,7 +8,6 @@ that made them. `python -m book.tools.studies` writes that file.
 
 import importlib
 import json
-import math
 import pkgutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -146,22 +145,7 @@ def study(name: str, **where: object) -> list[Row]:
     return kept
 
 
-def agree(one: Row, other: Row, near: float = 0.05) -> bool:
-    """Tell whether two rows say the same, numbers to within a share `near` of them."""
-    return one.keys() == other.keys() and all(_near(one[key], other[key], near) for key in one)
-
-
 def _short(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [_short(v) for v in value]
     return float(f"{value:.4g}") if isinstance(value, float) else value
-
-
-def _near(one: Any, other: Any, near: float) -> bool:
-    if isinstance(one, list) and isinstance(other, list):
-        return len(one) == len(other) and all(
-            _near(a, b, near) for a, b in zip(one, other, strict=True)
-        )
-    if isinstance(one, float) and isinstance(other, (int, float)):
-        return math.isclose(one, other, rel_tol=near, abs_tol=1e-3 * near)
-    return bool(one == other)
