@@ -284,6 +284,7 @@ def signs(text: str) -> str:
     return re.sub(r"\s", "", unicodedata.normalize("NFKC", text).translate(RADICALS))
 
 
+SETTINGS = re.compile(r"\A---\n.*?^---\n", re.MULTILINE | re.DOTALL)  # a page's own, at its top
 FENCE = re.compile(r"^ *```+([^\n]*)\n(.*?)^ *```+ *$", re.MULTILINE | re.DOTALL)
 NO_PROSE = re.compile(
     r"<!--.*?-->|\$\$.*?\$\$|\$[^$\n]+\$"  # comments, mathematics
@@ -297,9 +298,10 @@ NO_PROSE = re.compile(
 def prose(markdown: str) -> Iterator[str]:
     r"""Yield the runs of words of a Markdown text, and the lines of its code, as they are.
 
-    >>> list(prose("A *word* of $x$ in [a link](b.md).\n```python\nx = 1\n```"))
+    >>> list(prose("---\nkey: 1\n---\nA *word* of $x$ in [a link](b.md).\n```python\nx = 1\n```"))
     ['x = 1', 'A ', 'word', ' of ', ' in ', 'a link', '.', '\n']
     """
+    markdown = SETTINGS.sub("", markdown)
     for fence in FENCE.finditer(markdown):
         if not fence[1].startswith("{"):
             yield from fence[2].splitlines()
