@@ -124,7 +124,7 @@ def a_study(monkeypatch, tmp_path):
     monkeypatch.setattr(recorded, "studies", lambda: {"planted": planted})
 
 
-def test_a_study_says_what_it_measures_and_how_it_was_made(a_study):
+def test_a_study_says_what_it_measures_and_how_it_was_made(a_study, monkeypatch):
     planted.store([{"kind": "c", "n": 3, "seed": 5, "number": 18}], "x")
     with_torch = f"Recorded with torch {planted.stored()['torch']}"
     read = Folded(show_study("planted", helper))
@@ -136,6 +136,8 @@ def test_a_study_says_what_it_measures_and_how_it_was_made(a_study):
         "",
     ]
     assert "def planted(seed, kind, n):" in shown
+    monkeypatch.setattr(planted, "settings", planted.settings[:1])
+    assert "1 setting: kind = 'a, b'; n = 2. " in Folded(show_study("planted")).inside
     assert shown.endswith(inspect.getsource(helper).strip())
 
 

@@ -115,15 +115,15 @@ def read_out(
 ) -> float:
     """Return how much of the target a linear reader finds in the features: held-out R².
 
-    Ridge regression on standardised features: fitted on one half of the samples, its strength
-    chosen on a quarter, R² = 1 − error / variance taken on the last quarter, at least 0. Numbers
-    are those of the features' own precision: what rounding has taken is gone.
+    Ridge regression, with features standardised and the reader fitted on one half of the samples;
+    its strength is chosen on a quarter, R² = 1 − error / variance taken on the last one, at least
+    0. Numbers are those of the features' own precision: what rounding has taken is gone.
     """
-    Y = target.double()
-    X = (features - features.mean(dim=0)).double()
-    X = X / X.std(dim=0).clamp_min(1e-30)
+    Y, X = target.double(), features.double()
     half, quarter = len(X) // 2, 3 * len(X) // 4
     fit, choose, judge = slice(half), slice(half, quarter), slice(quarter, None)
+    # in double precision: a feature that never changes becomes 0, exactly
+    X = (X - X[fit].mean(dim=0)) / X[fit].std(dim=0).clamp_min(1e-30)
     mean = Y[fit].mean(dim=0)
     gram, cross = X[fit].mT @ X[fit] / half, X[fit].mT @ (Y[fit] - mean) / half
 

@@ -67,9 +67,10 @@ def show_study(name: str, *helpers: Shown) -> Source:
     """
     study = study_named(name)
     settings, seeds = list(study.settings), list(study.seeds)
+    many = f"{len(settings)} setting{'s' if len(settings) > 1 else ''}"
     notes = (
         f"{inspect.cleandoc(study.__doc__ or '').partition(chr(10) * 2)[0]}\n\n"
-        f"{len(settings)} settings: {_said(settings)}. "
+        f"{many}: {_said(settings)}. "
         f"Seeds of each: {', '.join(map(str, seeds))}. "
         f"Recorded with torch {study.stored().get('torch', '(not yet recorded)')}.\n\n"
     )
