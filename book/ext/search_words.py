@@ -1,10 +1,12 @@
-r"""What the search finds: Chinese by character and pair, mathematical signs, letters named in TeX.
+r"""What the search finds, and where: words, Chinese, signs, and the heading they stand under.
 
 Sphinx takes a run of Chinese, which has no spaces, for one word, and a formula's \gamma for a word
 of its own. Here the index holds the pieces of a run, and the reader's words are cut the same way.
+The index also says under which headings of a page each word stands; search_headings.js reads that.
 """
 
 import re
+from collections import Counter
 from collections.abc import Callable
 from functools import wraps
 from html import unescape
@@ -12,7 +14,7 @@ from typing import Any
 
 from docutils import nodes
 from sphinx.application import Sphinx
-from sphinx.search import IndexBuilder
+from sphinx.search import IndexBuilder, SearchLanguage
 from sphinx.search.en import SearchEnglish
 
 HAN = r"\u3400-\u4dbf\u4e00-\u9fff"
@@ -72,6 +74,53 @@ def visible_words(html: str) -> str:
     return " ".join(unescape(re.sub(r"<[^<]+?>", " ", html)).split())
 
 
+BEST = 3  # headings kept for a word
+
+
+def sections(page: nodes.document, lang: SearchLanguage) -> dict[str, Any]:
+    """Return a page's headings, and of each word how often it stands there and under which.
+
+    `at` lists the headings as [id, title]; `of` gives for a word's stem its count and the numbers
+    of the best headings: those that hold the word, then those under which it stands most often.
+    """
+    at: list[list[str]] = []
+    votes: dict[str, Counter[int]] = {}
+    count: Counter[str] = Counter()
+    for section in page.findall(nodes.section):
+        if not isinstance(section.parent, nodes.section):
+            continue  # the page itself
+        title = section.next_node(nodes.title)
+        if title is None:
+            continue
+        texts = [text for text in section.findall(nodes.Text) if _section_of(text) is section]
+        for text in texts:
+            weight = 100 if text.parent is title or title in _above(text) else 1
+            for word in lang.split(text.astext()):
+                stem = lang.stem(word.lower())
+                votes.setdefault(stem, Counter())[len(at)] += weight
+                count[stem] += 1
+        at.append([section["ids"][0], title.astext()])
+    of = {
+        stem: [count[stem], *(number for number, _ in votes[stem].most_common(BEST))]
+        for stem in sorted(votes)
+        if lang.word_filter(stem)
+    }
+    return {"at": at, "of": of}
+
+
+def _above(node: nodes.Node) -> list[nodes.Node]:
+    """Return the nodes that hold a node, the nearest first."""
+    above = []
+    while (node := node.parent) is not None:
+        above.append(node)
+    return above
+
+
+def _section_of(text: nodes.Text) -> nodes.Node:
+    """Return the nearest section that holds a text."""
+    return next(node for node in _above(text) if isinstance(node, nodes.section))
+
+
 def with_words_apart(feed: Callable[..., None]) -> Callable[..., None]:
     """Give the index each page with its raw HTML as words; Sphinx only cuts the tags out."""
 
@@ -84,8 +133,20 @@ def with_words_apart(feed: Callable[..., None]) -> Callable[..., None]:
             if "html" in raw.get("format", "").split():
                 raw.parent.replace(raw, nodes.Text(visible_words(raw.astext())))
         feed(index, docname, filename, title, copy)
+        vars(index).setdefault("sections", {})[docname] = sections(copy, index.lang)
 
     return fed
+
+
+def with_sections(freeze: Callable[..., dict[str, Any]]) -> Callable[..., dict[str, Any]]:
+    """Write the headings of all pages into the index, too."""
+
+    @wraps(freeze)
+    def frozen(index: IndexBuilder) -> dict[str, Any]:
+        kept = vars(index).get("sections", {})
+        return freeze(index) | {"sections": {page: kept[page] for page in sorted(kept)}}
+
+    return frozen
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
@@ -93,4 +154,5 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.add_search_language(Words)
     if not hasattr(IndexBuilder.feed, "__wrapped__"):
         IndexBuilder.feed = with_words_apart(IndexBuilder.feed)  # type: ignore[method-assign]
+        IndexBuilder.freeze = with_sections(IndexBuilder.freeze)  # type: ignore[method-assign]
     return {"parallel_read_safe": True, "parallel_write_safe": True}

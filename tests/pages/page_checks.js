@@ -42,7 +42,29 @@
       if (contrast < 4.5 && text(e)) faults.push(`<${e.localName}> is pale (${contrast.toFixed(2)}:1): ${text(e)}`);
       if (faults.length > 5) break;
     }
-    return faults;
+    for (const e of document.querySelectorAll('main details.hide > summary'))
+      if (/\b(show|hide)\b/i.test(e.innerText)) faults.push(`a fold asks for a click: ${text(e)}`);
+    for (const e of document.querySelectorAll('main :is(td, th)')) {
+      const loose = [...e.querySelectorAll('.katex .mord')].some(m => getComputedStyle(m).whiteSpace !== 'nowrap');
+      if (loose || tornWord(e)) faults.push(`a table cell is torn: ${text(e)}`);
+    }
+    return faults.slice(0, 8);
+  };
+
+  // Whether a short word of the element goes on on the next line.
+  const tornWord = e => {
+    const texts = document.createTreeWalker(e, NodeFilter.SHOW_TEXT), range = document.createRange();
+    while (texts.nextNode()) {
+      const node = texts.currentNode;
+      if (node.parentElement.closest('.katex, [hidden]')) continue;
+      for (const { 0: word, index } of node.data.matchAll(/\p{Script=Latin}{2,10}/gu)) {
+        range.setStart(node, index);
+        range.setEnd(node, index + word.length);
+        const tops = new Set([...range.getClientRects()].map(box => Math.round(box.top)));
+        if (tops.size > 1) return true;
+      }
+    }
+    return false;
   };
 
   // Chinese text that does not say that it is Chinese.
@@ -120,5 +142,52 @@
     }).observe(area, { childList: true, subtree: true, characterData: true });
   };
 
-  window.ask = { overflow, paper, unmarked, nameless, blank, thin, barriers, picture, positions, answers, watch };
+  // Whether a place of the page stands in the upper half of the window, under nothing else.
+  const atTop = id => {
+    const e = document.getElementById(id), box = (e.querySelector('h1, h2, h3') ?? e).getBoundingClientRect();
+    const shown = document.elementFromPoint(box.left + 2, box.top + box.height / 2);
+    return box.top >= 0 && box.bottom <= innerHeight / 2 && (e.contains(shown) || shown?.contains(e));
+  };
+
+  // What moves for longer than a hundredth of a second: elements and their pseudo-elements.
+  const moving = () => {
+    const longest = times => Math.max(...times.split(',').map(parseFloat)), faults = new Set();
+    for (const e of document.querySelectorAll('*'))
+      for (const part of ['', '::before', '::after']) {
+        const style = getComputedStyle(e, part || null);
+        const span = Math.max(longest(style.transitionDuration), style.animationName === 'none' ? 0 : longest(style.animationDuration));
+        if (span > .01 || style.scrollBehavior === 'smooth') faults.add(`${e.localName}${part} ${e.className}`);
+      }
+    return [...faults].slice(0, 5);
+  };
+
+  // Where the system sets the colours: controls that show neither a word, nor a picture, nor an edge.
+  const edgeless = () => [...document.querySelectorAll(`main :is(button, [role=slider], input, select, summary), main .noUi-target`)]
+    .filter(e => {
+      const style = getComputedStyle(e), box = e.getBoundingClientRect();
+      if (box.width <= 1 || style.visibility === 'hidden' || style.opacity === '0' || e.type === 'radio') return false;
+      const own = style.forcedColorAdjust === 'none' && style.backgroundColor !== getComputedStyle(document.body).backgroundColor;
+      return !(e.innerText?.trim() || e.querySelector('svg, i, span') || /[1-9]/.test(style.borderWidth) || own);
+    }).map(e => `no edge: ${e.localName} ${e.className}`);
+
+  // The places that Tab should stop at, numbered in the page's order, and the one where it is.
+  const STOPS = 'a[href], button, input, select, summary, [tabindex="0"], [role=slider]', numbers = new Map();
+  const what = e => (e.getAttribute('aria-label') || e.innerText || e.placeholder || e.className || e.localName).trim().slice(0, 40);
+  const stopsHere = e => e.checkVisibility({ visibilityProperty: true }) && !e.disabled
+    && !e.closest('[inert]') && !e.matches('[tabindex="-1"]')
+    && !(e.type === 'radio' && !e.checked && document.querySelector(`input[name="${e.name}"]:checked`));
+  const numberStops = () => document.querySelectorAll('*').forEach((e, number) => numbers.set(e, number));
+  const stops = () => [...document.querySelectorAll(STOPS)].filter(stopsHere).map(e => [numbers.get(e), what(e)]);
+  const stop = () => {
+    const e = document.activeElement, box = e.getBoundingClientRect();
+    if (e === document.body || !numbers.has(e)) return null;
+    const rings = [e, e.parentElement, e.nextElementSibling].filter(Boolean).map(one => getComputedStyle(one));
+    return {
+      number: numbers.get(e), what: what(e),
+      ring: rings.some(style => (style.outlineStyle !== 'none' && parseFloat(style.outlineWidth) > 0) || style.boxShadow !== 'none'),
+      shown: box.bottom > 0 && box.top < innerHeight && box.right > 0 && box.left < innerWidth,
+    };
+  };
+
+  window.ask = { moving, edgeless, numberStops, stops, stop, atTop, overflow, paper, unmarked, nameless, blank, thin, barriers, picture, positions, answers, watch };
 })();

@@ -312,6 +312,21 @@ def fruitless_search(page: Page, address: str, words: str, wait: float = 8_000) 
     return []
 
 
+def lost_after_search(page: Page, address: str, words: str, place: str) -> list[str]:
+    """A first find that leads elsewhere than to its place, or a heading hidden on arrival."""
+    if faults := fruitless_search(page, address, words):
+        return faults
+    first = page.locator("#search-results li a").first
+    if (led := first.get_attribute("href")) != place:
+        return [f"searching for {words!r} leads to {led}, not to {place}"]
+    first.click()
+    page.wait_for_load_state("load")
+    page.evaluate("() => document.fonts.ready.then(() => new Promise(requestAnimationFrame))")
+    fragment = urldefrag(place).fragment
+    seen = not fragment or ask(page, "atTop", fragment)
+    return [] if seen else [f"{place} is not at the top of the window on arrival"]
+
+
 BLOCK_STORAGE = """
 for (const name of ['localStorage', 'sessionStorage']) {
   delete window[name];

@@ -168,6 +168,35 @@ def test_search_finds(browser: Browser, disk: Path, address: str, *, served: boo
         none(faults + checks.noise(visit) + checks.bad_requests(visit, where))
 
 
+LEADS = {  # words → where the first find leads
+    "four times": "chapters/05-ffn.html#why-four-times",
+    "temperature": "book/glossary.html#temperature",
+    "the living model": "book/play.html",
+    "residual": "chapters/03-residual.html",
+    "γ": "chapters/04-layernorm.html#what-do-and-give-back",
+    "weight tying": "chapters/08-lm-head.html#does-tying-help",
+    "残差": "book/glossary.html#stream",
+    "causal_mask": "book/api.html#transformer_block.attention.causal_mask",
+}
+
+
+@pytest.mark.parametrize("served", [True, False], ids=["served", "from the disk"])
+def test_search_leads_to_the_heading(
+    browser: Browser, disk: Path, address: str, *, served: bool
+) -> None:
+    where = address if served else disk.as_uri()
+    with (
+        browser.new_context(viewport={"width": 1280, "height": 800}) as context,
+        checks.visiting(context, f"{where}/search.html") as visit,
+    ):
+        faults = [
+            fault
+            for words, place in list(LEADS.items())[: None if served else 2]
+            for fault in checks.lost_after_search(visit.page, where, words, place)
+        ]
+        none(faults + checks.noise(visit))
+
+
 @pytest.mark.parametrize("storage", ["blocked", "full"])
 def test_search_and_theme_need_no_storage(browser: Browser, address: str, storage: str) -> None:
     with browser.new_context() as context:

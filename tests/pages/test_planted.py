@@ -66,6 +66,19 @@ MISTAKES = {
         f"<div style='overflow:auto'><table><td>{'x' * 200}</table></div>", "paper", "<table> loses"
     ),
     "pale on paper": added("<p style='color:#ced6dd'>Pale</p>", "paper", "is pale (1.47:1)"),
+    "fold that asks for a click": added(
+        '<details class="hide" open><summary>Hide code</summary>x</details>', "paper", "asks for"
+    ),
+    "word torn in a table": added(
+        "<table style='width:40px;overflow-wrap:anywhere'><td>features<td>of<td>tokens</table>",
+        "paper",
+        "a table cell is torn: features",
+    ),
+    "formula torn in a table": added(
+        "<table><td><span class='katex'><span class='mord' style='white-space:normal'>x</table>",
+        "paper",
+        "a table cell is torn: x",
+    ),
     "nameless Chinese": added("<p>Today: 今天</p>", "chinese", "Chinese without lang"),
     "nameless drawing": Mistake('aria-label="A bar"', "", "pictures", "no description"),
     "path for a name": added(
@@ -170,6 +183,32 @@ def test_a_fruitless_search_is_noticed(tmp_path: Path, browser: Browser) -> None
     (tmp_path / "search.html").write_text('<!doctype html><ul id="search-results"></ul>')
     with checks.serving(tmp_path) as where, browser.new_context() as context:
         assert checks.fruitless_search(context.new_page(), where, "x", wait=300)
+
+
+@pytest.mark.parametrize(
+    ("link", "top", "word"),
+    [
+        ("page.html#place", 100, ""),
+        ("page.html", 100, "leads to page.html, not to"),
+        ("page.html#place", 10, "not at the top of the window"),
+        ("page.html#place", 2000, "not at the top of the window"),
+    ],
+    ids=["sound", "to the page only", "under the header", "below the window"],
+)
+def test_a_search_that_leads_astray_is_noticed(
+    tmp_path: Path, browser: Browser, link: str, top: int, word: str
+) -> None:
+    (tmp_path / "search.html").write_text(
+        f'<!doctype html><ul id="search-results"><li><a href="{link}">x</a></ul>'
+    )
+    (tmp_path / "page.html").write_text(
+        '<!doctype html><header style="position:fixed;top:0;height:50px;width:100%;z-index:1">'
+        "</header>"
+        f'<section id="place" style="position:fixed;top:{top}px"><h2>A heading</h2></section>'
+    )
+    with checks.serving(tmp_path) as where, browser.new_context() as context:
+        found = checks.lost_after_search(context.new_page(), where, "x", "page.html#place")
+    assert (word in "\n".join(found)) if word else not found
 
 
 def test_a_page_lost_without_storage_is_noticed(tmp_path: Path, browser: Browser) -> None:
