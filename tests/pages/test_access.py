@@ -54,7 +54,6 @@ SOUND = """<!doctype html><html lang="en"><title>Sound</title>
 </article></main></html>"""
 MISTAKES = [
     (access.too_large, "<p>", '<p style="width:90rem">', "ends at"),
-    (access.too_large, "width: 100%", "width: 300px", "leave the text 300 px"),
     (access.moving, "(prefers-reduced-motion: no-preference)", "all", "moves: p"),
     (access.unseen_controls, "border: 1px solid", "background: red", "no edge"),
     (access.lost_keys, 'tabindex="0"', "", "no stop: h"),
