@@ -1,6 +1,6 @@
 // Sphinx finds pages; here each find leads on to the heading under which the words stand most often,
 // headings that hold the very words come first, and then the pages that hold them most often. Stands
-// where Sphinx takes a scorer: after its search, before its index, which search_words.py extends.
+// where Sphinx takes a scorer: after its search, before its index; search_words.py writes the headings.
 {
   const sphinx = Search._performSearch;
   const plain = text => text.toLowerCase().replace(/[^\p{L}\p{N}_]+/gu, ' ').trim();
@@ -8,7 +8,7 @@
 
   // How often a page holds the terms, and the heading under which most of them stand.
   const look = (page, terms) => {
-    const { at, of } = Search._index.sections[page] ?? { at: [], of: {} }, votes = at.map(() => 0);
+    const { at, of } = window.SECTIONS?.[page] ?? { at: [], of: {} }, votes = at.map(() => 0);
     let often = 0;
     for (const term of terms) {
       const key = term in of ? term : Object.keys(of).find(word => term.length > 2 && word.includes(term));

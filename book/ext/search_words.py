@@ -2,14 +2,17 @@ r"""What the search finds, and where: words, Chinese, signs, and the heading the
 
 Sphinx takes a run of Chinese, which has no spaces, for one word, and a formula's \gamma for a word
 of its own. Here the index holds the pieces of a run, and the reader's words are cut the same way.
-The index also says under which headings of a page each word stands; search_headings.js reads that.
+A file beside the index says under which headings of a page each word stands, for
+search_headings.js.
 """
 
+import json
 import re
 from collections import Counter
 from collections.abc import Callable
 from functools import wraps
 from html import unescape
+from pathlib import Path
 from typing import Any
 
 from docutils import nodes
@@ -75,6 +78,7 @@ def visible_words(html: str) -> str:
 
 
 BEST = 3  # headings kept for a word
+HEADINGS = "search-headings.js"
 
 
 def sections(page: nodes.document, lang: SearchLanguage) -> dict[str, Any]:
@@ -138,15 +142,19 @@ def with_words_apart(feed: Callable[..., None]) -> Callable[..., None]:
     return fed
 
 
-def with_sections(freeze: Callable[..., dict[str, Any]]) -> Callable[..., dict[str, Any]]:
-    """Write the headings of all pages into the index, too."""
+def ask_for_headings(app: Sphinx, page: str, *_: object) -> None:
+    """Let the search page, and no other, load the headings."""
+    if page == "search":
+        app.add_js_file(HEADINGS)
 
-    @wraps(freeze)
-    def frozen(index: IndexBuilder) -> dict[str, Any]:
-        kept = vars(index).get("sections", {})
-        return freeze(index) | {"sections": {page: kept[page] for page in sorted(kept)}}
 
-    return frozen
+def write_headings(app: Sphinx, failed: Exception | None) -> None:
+    """Write the headings of all pages beside the index."""
+    kept = vars(getattr(app.builder, "indexer", None) or object).get("sections", {})
+    if failed is None and kept:
+        text = json.dumps({page: kept[page] for page in sorted(kept)}, ensure_ascii=False)
+        place = Path(app.outdir) / "_static" / HEADINGS
+        place.write_text(f"window.SECTIONS = {text};\n", encoding="utf-8")
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
@@ -154,5 +162,6 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.add_search_language(Words)
     if not hasattr(IndexBuilder.feed, "__wrapped__"):
         IndexBuilder.feed = with_words_apart(IndexBuilder.feed)  # type: ignore[method-assign]
-        IndexBuilder.freeze = with_sections(IndexBuilder.freeze)  # type: ignore[method-assign]
+    app.connect("html-page-context", ask_for_headings)
+    app.connect("build-finished", write_headings)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -44,7 +44,7 @@
     }
     for (const e of document.querySelectorAll('main details.hide > summary'))
       if (/\b(show|hide)\b/i.test(e.innerText)) faults.push(`a fold asks for a click: ${text(e)}`);
-    for (const e of document.querySelectorAll('main :is(td, th)')) {
+    for (const e of document.querySelectorAll('main table:not(.genindextable) :is(td, th)')) {
       const loose = [...e.querySelectorAll('.katex .mord')].some(m => getComputedStyle(m).whiteSpace !== 'nowrap');
       if (loose || tornWord(e)) faults.push(`a table cell is torn: ${text(e)}`);
     }
